@@ -13,7 +13,8 @@ from errors.api import InternalError
 from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference
 from runner.triton_server.front.answers import error_body, generate_body, status_of_text, statuses_of
-from runner.triton_server.front.http.connection import HTTPConnection, Request
+from runner.triton_server.front.http.connection import HTTPConnection
+from runner.triton_server.front.http.requests import Request
 from runner.triton_server.front.json_requests import InferFormat
 from runner.triton_server.grpc_wire import OK, UNAVAILABLE
 

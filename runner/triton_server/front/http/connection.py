@@ -1,6 +1,6 @@
-"""HTTP/1.1 for hostile clients: the parser httptools on asyncio, with a bound for everything.
+"""One connection of a client by HTTP/1.1: its requests in order, their answers, and how long each may take.
 
-One request at a time per connection; a few that a client sends beyond it wait.
+One request at a time; a few that a client sends beyond it wait.
 """
 
 from __future__ import annotations
@@ -9,22 +9,18 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
-
-import httptools
 
 from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference, RequestTooLarge
-from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_BYTES, SMALL_PER_PART
+from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_PER_PART
 from runner.triton_server.front.answers import error_body, statuses_of
-from runner.triton_server.front.budget import Budget, Share
+from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
+from runner.triton_server.front.http.requests import Request, RequestParser
 
 _BUFFER = bytearray(MAX_READ_BYTES)
 """Of all connections, because what is read is used at once."""
-_MAX_HEAD_BYTES = 1 << 14
 _HEAD_TIMEOUT_S = 20.0
 """For the request line and headers."""
 _BODY_TIMEOUT_S = 60.0
@@ -33,32 +29,11 @@ _IDLE_TIMEOUT_S = 75.0
 _MAX_UNREAD_BYTES = 1 << 20
 _MAX_PIPELINED = 8
 """Requests that wait for the answer to an earlier one."""
-_WIRE_FACTOR = 2
-"""Bytes on the wire of a body in chunks, for each byte of the limit of bodies."""
 _DISCARD_S = 2.0
 """How long the rest of a refused request is read: closed with unread data, the client may lose the answer."""
 _READ_TIMEOUT_S = 60.0
 """For the client to read the last bytes."""
 _JSON = b"application/json"
-_KEPT_HEADERS = {
-    *(b"authorization", b"content-encoding", b"content-length", b"expect", b"traceparent"),
-    *(b"inference-header-content-length", b"transfer-encoding"),
-}
-"""Of others only the bytes count: a small one takes 30 times its size in memory."""
-
-
-@dataclass
-class Request:
-    """A request whose head has arrived, or all of it once it is given to the handler."""
-
-    share: Share
-    method: str = ""
-    target: bytes = b""
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    """Those that are used. Names in lower case; of several with one name the last."""
-    body: bytearray = field(default_factory=bytearray)
-    keeps_alive: bool = False
-    is_version_1_0: bool = False
 
 
 class HTTPConnection(asyncio.BufferedProtocol):
@@ -80,24 +55,17 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._check = check
         self._connections = connections
         self._budget = budget
-        self._max_body_bytes = max_body_bytes
+        self._requests = RequestParser(self, max_body_bytes)
         self._loop = asyncio.get_running_loop()
-        self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
-        self._arriving: Request | None = None
         self._arrived: deque[Request] = deque()
         self._current: Request | None = None
-        self._wire_bytes = 0
-        """Of the request that arrives; the read in which it began does not count."""
         self._read_bytes = FIRST_READ_BYTES
-        self._num_small = 0
-        """Lines of a head and small chunks of the last read."""
-        self._is_in_head = True
         self._is_closing = False
         """No request follows the current one."""
         self._is_chunked = False
-        self._refusal: tuple[int, CodedError] | None = None
+        self._refusal: tuple[int, str] | None = None
         """Nothing is parsed any more: this is answered after the requests that have arrived."""
         self.on_disconnect = None
 
@@ -108,7 +76,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
     ) -> None:
         """A whole answer."""
         length = b"content-length: %d" % len(body)
-        request = self._current or self._arriving
+        request = self._current or self._requests.arriving
         is_head = request is not None and request.method == "HEAD"
         self._write(self._head(status, content_type, (length, *headers)) + (b"" if is_head else body))
         self._finish()
@@ -152,11 +120,11 @@ class HTTPConnection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._connections.remove(self)
         self._limit_time(None)
-        for request in (self._arriving, self._current, *self._arrived):
+        for request in (self._requests.arriving, self._current, *self._arrived):
             if request is not None:
                 request.share.end()
         self._arrived.clear()
-        self._arriving = self._parser = None  # They refer to the connection.
+        self._requests.close()
         if self.on_disconnect is not None:
             on_disconnect, self.on_disconnect = self.on_disconnect, None
             on_disconnect()
@@ -167,106 +135,31 @@ class HTTPConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._refusal is not None:
             return
-        self._wire_bytes += nbytes
-        self._num_small = 0
         try:
-            self._parse(memoryview(_BUFFER)[:nbytes])
-            self._check_wire()
+            self._requests.feed(memoryview(_BUFFER)[:nbytes])
         except CodedError as exc:
             self._refuse(exc)
-        except httptools.HttpParserCallbackError as exc:
-            error = exc.__context__
-            self._refuse(error if isinstance(error, CodedError) else InvalidInference(reason="no HTTP"))
-        except httptools.HttpParserError:
-            self._refuse(InvalidInference(reason="it is not HTTP/1.1"))
-        turns = self._connections.turns
-        self._read_bytes = turns.after_read(
-            self._transport, self._num_small // SMALL_PER_PART, self._read_bytes
-        )
+        num_useless = self._requests.num_small // SMALL_PER_PART
+        self._read_bytes = self._connections.turns.after_read(self._transport, num_useless, self._read_bytes)
         self._take_next()
 
-    def _parse(self, data: memoryview) -> None:
-        """A request for another protocol is answered by HTTP/1.1, as by Triton.
+    # Requests
 
-        NOTE: httptools takes its body for data of the other protocol, so it may have none.
-        """
-        while True:
-            try:
-                self._parser.feed_data(data)
-                return
-            except httptools.HttpParserUpgrade as exc:
-                data = data[exc.args[0] :]
-
-    def _check_wire(self) -> None:
-        if self._is_in_head:
-            if self._wire_bytes > _MAX_HEAD_BYTES:
-                raise RequestTooLarge(part="head", max_bytes=_MAX_HEAD_BYTES, remedy="send fewer headers")
-        elif self._wire_bytes > _MAX_HEAD_BYTES + _WIRE_FACTOR * self._max_body_bytes + len(_BUFFER):
-            raise self._too_large()
-        if self._arriving is not None:  # The parser keeps a header or trailer until its end.
-            self._arriving.share.hold(self._wire_bytes)
-
-    # httptools
-
-    def on_message_begin(self) -> None:
+    def begin_request(self) -> Request:
         if len(self._arrived) == _MAX_PIPELINED:
             raise InvalidInference(reason=f"more than {_MAX_PIPELINED} wait on its connection")
-        self._arriving = Request(self._budget.share(self._refuse))
         self._limit_arrival(_HEAD_TIMEOUT_S)
+        return Request(self._budget.share(self._refuse))
 
-    def on_url(self, piece: bytes) -> None:
-        assert self._arriving is not None
-        self._arriving.target += piece
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """NOTE: trailers of a body in chunks come here too; they are ignored."""
-        self._num_small += 1
-        name = name.lower()
-        if self._is_in_head and name in _KEPT_HEADERS:
-            assert self._arriving is not None
-            self._arriving.headers[name] = value
-
-    def on_headers_complete(self) -> None:
-        request = self._arriving
-        assert request is not None
-        self._is_in_head = False
-        request.method = self._parser.get_method().decode("latin-1")
-        length = request.headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length[:20]) > self._max_body_bytes:
-            raise self._too_large()
-        if self._parser.should_upgrade() and (length != b"0" or b"transfer-encoding" in request.headers):
-            raise InvalidInference(reason="it asks for another protocol than HTTP/1.1")
+    def take_head(self, request: Request) -> None:
         self._check(request)
         self._limit_arrival(_BODY_TIMEOUT_S)
         is_next = self._current is None and not self._arrived
         if is_next and request.headers.get(b"expect", b"").lower() == b"100-continue":
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def on_body(self, piece: bytes) -> None:
-        request = self._arriving
-        assert request is not None
-        request.body += piece
-        self._num_small += len(piece) < SMALL_BYTES
-        if len(request.body) > self._max_body_bytes:
-            raise self._too_large()
-        request.share.hold(len(request.target) + len(request.body))
-
-    def on_message_complete(self) -> None:
-        request = self._arriving
-        assert request is not None
-        request.share.is_complete = True
-        self._arriving = None
-        self._is_in_head = True
-        self._wire_bytes = 0
-        request.keeps_alive = self._parser.should_keep_alive()
-        request.is_version_1_0 = self._parser.get_http_version() == "1.0"
+    def take(self, request: Request) -> None:
         self._arrived.append(request)
-
-    # Requests
-
-    def _too_large(self) -> CodedError:
-        remedy = "send less, or raise TRITON_MAX_BODY_BYTES"
-        return RequestTooLarge(part="body", max_bytes=self._max_body_bytes, remedy=remedy)
 
     def _take_next(self) -> None:
         if self._current is not None or self._is_closing or self._transport.is_closing():
@@ -277,9 +170,9 @@ class HTTPConnection(asyncio.BufferedProtocol):
             self._is_closing = not self._current.keeps_alive
             self._handle(self._current, self)
         elif self._refusal is not None:
-            status, error = self._refusal
+            status, message = self._refusal
             self._is_closing = True
-            self.respond(status, error_body(str(error)))
+            self.respond(status, error_body(message))
 
     def _finish(self) -> None:
         if self._current is not None:
@@ -293,17 +186,17 @@ class HTTPConnection(asyncio.BufferedProtocol):
             else:
                 self._close()
             return
-        self._limit_time(_IDLE_TIMEOUT_S if self._arriving is None else _BODY_TIMEOUT_S)
+        self._limit_time(_IDLE_TIMEOUT_S if self._requests.arriving is None else _BODY_TIMEOUT_S)
         self._loop.call_soon(self._take_next)
 
     def _refuse(self, error: CodedError) -> None:
         """Answer what can't be received, and close: the rest of it would be read as a request."""
-        is_head = self._is_in_head and isinstance(error, RequestTooLarge)
-        self._refusal = 431 if is_head else statuses_of(error)[0], error
-        self._parser = None  # It may hold most of a head.
-        if self._arriving is not None:
-            self._arriving.share.release()
-            self._arriving.body = bytearray()
+        is_head = self._requests.is_in_head and isinstance(error, RequestTooLarge)
+        self._refusal = 431 if is_head else statuses_of(error)[0], str(error)
+        self._requests.stop()
+        if (request := self._requests.arriving) is not None:
+            request.share.release()
+            request.body = bytearray()
         self._loop.call_soon(self._take_next)
 
     # Writing

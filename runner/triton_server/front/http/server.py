@@ -14,7 +14,8 @@ from runner.settings.api_keys import APIKeys
 from runner.supervision.json_bounds import JSONBounds
 from runner.triton_server.front.answers import error_body
 from runner.triton_server.front.http.answers import Answer, InferAnswer, StreamAnswer, coded, fail
-from runner.triton_server.front.http.connection import HTTPConnection, Request
+from runner.triton_server.front.http.connection import HTTPConnection
+from runner.triton_server.front.http.requests import Request
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.json_requests import generate_request, infer_request
 from runner.triton_server.front.triton_http import HTTPAnswer, TritonHTTP

@@ -17,7 +17,8 @@ from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.http import connection as http_connection
 from runner.triton_server.front.http.answers import Answer
-from runner.triton_server.front.http.connection import HTTPConnection, Request
+from runner.triton_server.front.http.connection import HTTPConnection
+from runner.triton_server.front.http.requests import Request
 from runner.triton_server.grpc_wire import OK
 from tests.hostile import chunked, request
 from tests.runner.triton_server.transport import Transport, check_freed_when_lost

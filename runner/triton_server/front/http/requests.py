@@ -1,0 +1,160 @@
+"""Requests out of the bytes of one connection of HTTP/1.1: httptools, with a bound for everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import httptools
+
+from errors.coded_error import CodedError
+from errors.triton_front import InvalidInference, RequestTooLarge
+from runner.supervision.turns import MAX_READ_BYTES, SMALL_BYTES
+from runner.triton_server.front.budget import Share
+
+_MAX_HEAD_BYTES = 1 << 14
+_WIRE_FACTOR = 2
+"""Bytes on the wire of a body in chunks, for each byte of the limit of bodies."""
+_KEPT_HEADERS = {
+    *(b"authorization", b"content-encoding", b"content-length", b"expect", b"traceparent"),
+    *(b"inference-header-content-length", b"transfer-encoding"),
+}
+"""Of others only the bytes count: a small one takes 30 times its size in memory."""
+
+
+@dataclass
+class Request:
+    """A request whose head has arrived, or all of it once it is given to the handler."""
+
+    share: Share
+    method: str = ""
+    target: bytes = b""
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    """Those that are used. Names in lower case; of several with one name the last."""
+    body: bytearray = field(default_factory=bytearray)
+    keeps_alive: bool = False
+    is_version_1_0: bool = False
+
+
+class Receiver(Protocol):
+    """Takes the requests of a connection. Each method may raise a CodedError."""
+
+    def begin_request(self) -> Request:
+        """The first byte of a request has arrived."""
+
+    def take_head(self, request: Request) -> None:
+        """Its body is to come."""
+
+    def take(self, request: Request) -> None:
+        """All of it has arrived."""
+
+
+class RequestParser:
+    def __init__(self, receiver: Receiver, max_body_bytes: int) -> None:
+        self.arriving: Request | None = None
+        self.is_in_head = True
+        self.num_small = 0
+        """Lines of a head and small chunks of the last read."""
+        self._receiver = receiver
+        self._max_body_bytes = max_body_bytes
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._wire_bytes = 0
+        """Of the request that arrives; the read in which it began does not count."""
+
+    def feed(self, data: memoryview) -> None:
+        """Raises a CodedError for what is no request, exceeds a bound, or is refused by the receiver."""
+        self._wire_bytes += len(data)
+        self.num_small = 0
+        try:
+            self._parse(data)
+        except httptools.HttpParserCallbackError as exc:
+            if isinstance(exc.__context__, CodedError):
+                raise exc.__context__ from None
+            raise InvalidInference(reason="no HTTP") from exc
+        except httptools.HttpParserError as exc:
+            raise InvalidInference(reason="it is not HTTP/1.1") from exc
+        self._check_wire()
+
+    def stop(self) -> None:
+        """Free what has arrived of a head. Nothing may be fed any more."""
+        self._parser = None
+
+    def close(self) -> None:
+        """Let go of the receiver and of the request that arrives."""
+        self.stop()
+        self.arriving = None
+        del self._receiver
+
+    def _parse(self, data: memoryview) -> None:
+        """A request for another protocol is answered by HTTP/1.1, as by Triton.
+
+        NOTE: httptools takes its body for data of the other protocol, so it may have none.
+        """
+        while True:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as exc:
+                data = data[exc.args[0] :]
+
+    def _check_wire(self) -> None:
+        if self.is_in_head:
+            if self._wire_bytes > _MAX_HEAD_BYTES:
+                raise RequestTooLarge(part="head", max_bytes=_MAX_HEAD_BYTES, remedy="send fewer headers")
+        elif self._wire_bytes > _MAX_HEAD_BYTES + _WIRE_FACTOR * self._max_body_bytes + MAX_READ_BYTES:
+            raise self._too_large()
+        if self.arriving is not None:  # The parser keeps a header or trailer until its end.
+            self.arriving.share.hold(self._wire_bytes)
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        self.arriving = self._receiver.begin_request()
+
+    def on_url(self, piece: bytes) -> None:
+        assert self.arriving is not None
+        self.arriving.target += piece
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """NOTE: trailers of a body in chunks come here too; they are ignored."""
+        self.num_small += 1
+        name = name.lower()
+        if self.is_in_head and name in _KEPT_HEADERS:
+            assert self.arriving is not None
+            self.arriving.headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        request = self.arriving
+        assert request is not None
+        self.is_in_head = False
+        request.method = self._parser.get_method().decode("latin-1")
+        length = request.headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length[:20]) > self._max_body_bytes:
+            raise self._too_large()
+        if self._parser.should_upgrade() and (length != b"0" or b"transfer-encoding" in request.headers):
+            raise InvalidInference(reason="it asks for another protocol than HTTP/1.1")
+        self._receiver.take_head(request)
+
+    def on_body(self, piece: bytes) -> None:
+        request = self.arriving
+        assert request is not None
+        request.body += piece
+        self.num_small += len(piece) < SMALL_BYTES
+        if len(request.body) > self._max_body_bytes:
+            raise self._too_large()
+        request.share.hold(len(request.target) + len(request.body))
+
+    def on_message_complete(self) -> None:
+        request = self.arriving
+        assert request is not None
+        request.share.is_complete = True
+        self.arriving = None
+        self.is_in_head = True
+        self._wire_bytes = 0
+        request.keeps_alive = self._parser.should_keep_alive()
+        request.is_version_1_0 = self._parser.get_http_version() == "1.0"
+        self._receiver.take(request)
+
+    def _too_large(self) -> CodedError:
+        remedy = "send less, or raise TRITON_MAX_BODY_BYTES"
+        return RequestTooLarge(part="body", max_bytes=self._max_body_bytes, remedy=remedy)
