@@ -19,7 +19,9 @@ from tests.runner.chat.families.answers import (
     tokenizer_with,
     tool_use,
 )
-from tests.runner.chat.families.forms import FORMS, SCHEMA, Form, Wanted, dumps, random_wanted, raw
+from tests.runner.chat.families.forms import FORMS, Form
+from tests.runner.chat.families.random_messages import SCHEMA, random_wanted
+from tests.runner.chat.families.writing import Wanted, dumps, raw
 
 TOOLS = tool_use(get_weather=SCHEMA, f=SCHEMA)
 NUM_ANSWERS = int(os.environ.get("NUM_ANSWERS", "30"))
