@@ -1,0 +1,146 @@
+"""What fuzzing found of the engine server, Triton and their clients: tracebacks, hangs, lost requests."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+
+import pytest
+from msgspec import msgpack
+
+from errors.coded_error import CodedError
+from runner.engines.protocol.client import EngineClient
+from runner.engines.protocol.messages import Failed, Finished, Submit, Tokens
+from runner.engines.protocol.wire import frame
+from runner.triton_server.client import TritonClient
+from runner.triton_server.tensors import TensorEvent
+from tests.fuzz.engine_socket import GOOD, READY, UNSTARTABLE
+from tests.fuzz.engine_socket import server as engine_server
+from tests.runner.engines.engine_server import EngineServerClient
+from tests.runner.misbehaving_server import served, stream
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'data: {"output_ids":[-1]}\n\n',
+        b'data: {"output_ids":4294967296}\n\n',
+        b'data: {"output_ids":' + DEEP + b"\n\n",
+        b'data: {"error":"' + DEEP + b'"}\n\n',
+        b'data: {"error":"Prompt length (' + b"9" * 5000 + b') exceeds maximum input length (8)"}\n\n',
+    ],
+    ids=["a negative token", "a large token", "nested", "a nested error", "a long number"],
+)
+def test_such_an_event_of_triton_is_a_coded_error(data: bytes) -> None:
+    async def ask() -> None:
+        async with served(stream(data)) as client:
+            await _read_all(client)
+
+    with pytest.raises(CodedError, match=r"E2100|E2103|E2104"):
+        asyncio.run(ask())
+
+
+def test_log_probabilities_of_other_tokens_are_e2104() -> None:
+    with pytest.raises(CodedError, match="E2104"):
+        TensorEvent(5, None, -1.0, top_log_prob_ids=[1, 2], top_log_probs=[-1.0]).log_probs(2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-7\r\n\r\n\r\n", "E2105"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1_0\r\n", "E2105"),
+        # A chunk is read as it arrives: nothing is allocated for its length, and then there is silence.
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n", "E2101"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", "E2105"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "E2105"),
+    ],
+    ids=[
+        "a length below 0",
+        "an underscore",
+        "a length of a terabyte",
+        "a long number",
+        "a head without end",
+    ],
+)
+def test_an_answer_of_triton_that_is_not_http_is_a_coded_error(answer: bytes, code: str) -> None:
+    from tests.fuzz.triton import with_server
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        await reader.read()
+        writer.close()
+
+    timeout_s = 0.2 if code == "E2101" else 60.0
+
+    async def ask(url: str) -> None:
+        async with TritonClient(url, timeout_s) as client:
+            with pytest.raises(CodedError, match=code):
+                await _read_all(client)
+
+    asyncio.run(asyncio.wait_for(with_server(serve, ask), 300))
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        struct.pack("<I", 3) + b"\xc1\xc1\xc1",
+        struct.pack("<I", (1 << 32) - 1),
+        struct.pack("<I", 1) + b"\x07",
+        struct.pack("<I", len(DEEP)) + DEEP.replace(b"[", b"\x91"),
+        frame(msgpack.Encoder(), [{"type": "Tokens", "new": [[1, [-1]]]}]),
+        frame(msgpack.Encoder(), [{"type": "Tokens", "new": [[1, [1 << 32]]]}]),
+    ],
+    ids=["no msgpack", "four gigabytes", "no messages", "nested", "a negative token", "a large token"],
+)
+def test_garbage_from_the_engine_server_is_e2107_at_once_and_the_next_request_connects_anew(
+    tmp_path: Path, hostile: bytes
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(frame(msgpack.Encoder(), [READY]))
+        await reader.readexactly(4)
+        writer.write(hostile)
+        await reader.read()
+        writer.close()
+
+    async def ask() -> None:
+        server = await asyncio.start_unix_server(serve, str(tmp_path / "engine"))
+        async with server, EngineClient(tmp_path / "engine", 200.0, "paced") as client:
+            for _ in range(2):
+                while not client.is_ready:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                with pytest.raises(CodedError, match="E2107"):
+                    await _read_all(client)
+
+    asyncio.run(asyncio.wait_for(ask(), 100))
+
+
+def test_an_id_used_again_leaves_nothing_when_the_client_leaves() -> None:
+    """The end of the first request must not take the second out of the client's list."""
+    server = engine_server()
+    for _ in range(20):
+        client = EngineServerClient(server.path)
+        client.send(*[Submit(1, [5], max_tokens=1)] * 2)
+        while not isinstance(client.receive(), Finished):
+            pass
+        client.close()
+        server.check()
+
+
+def test_an_engine_that_can_not_start_a_request_fails_it_alone() -> None:
+    server = engine_server()
+    client = EngineServerClient(server.path)
+    client.send(Submit(1, [5], max_tokens=1), Submit(2, [5], max_tokens=1, lora_task_id=UNSTARTABLE))
+    while not isinstance(answer := client.receive(), Failed):
+        assert isinstance(answer, Tokens)
+    assert (answer.request_id, answer.error.code) == (2, "E2109")
+    client.close()
+    server.check()
+
+
+async def _read_all(client: EngineClient | TritonClient) -> None:
+    async for _ in client.generate(GOOD):
+        pass
