@@ -1,0 +1,121 @@
+"""Requests of HTTP/1.1 in any pieces, and what is none or exceeds a bound."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.hostile import chunked, request
+from tests.runner.triton_server.front.http.client import MAX_BODY_BYTES, Client, run
+
+bodies = st.one_of(st.binary(max_size=300), st.integers(0, MAX_BODY_BYTES).map(lambda size: b"a" * size))
+plain = st.builds(request, st.sampled_from(["/v2", "/v2/models/a/infer", "/" + "p" * 2000]), bodies)
+in_chunks = st.builds(
+    chunked, st.just("/v2/models/b/generate"), st.lists(st.binary(min_size=1, max_size=200), max_size=20)
+)
+
+
+@given(st.lists(plain | in_chunks, min_size=1, max_size=8), st.data())
+def test_every_split_into_reads_gives_the_same_requests(messages: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(messages)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=20)) | {0, len(stream)})
+
+    async def work() -> None:
+        whole, split = Client(), Client()
+        await whole.send(stream, piece_bytes=1 << 14)
+        for start, end in pairwise(cuts):
+            await split.send(stream[start:end])
+        assert len(whole.seen) == len(messages)
+        assert whole.seen == split.seen
+        assert whole.statuses() == split.statuses() == [200] * len(messages)
+
+    run(work)
+
+
+@given(st.binary(max_size=300), st.integers(1, 40))
+def test_anything_else_is_refused_in_one_way(data: bytes, piece_bytes: int) -> None:
+    async def work() -> None:
+        client, split = Client(), Client()
+        await client.send(b"G" + data)
+        await split.send(b"G" + data, piece_bytes)
+        assert client.seen == split.seen
+        assert client.statuses() == split.statuses()
+        assert set(client.statuses()) <= {200, 400}
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GARBAGE\r\n\r\n", 400),
+        (b"\x16\x03\x01" + b"\0" * 1000, 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (request("/", b"{}", "Transfer-Encoding: chunked"), 400),
+        (request("/", b"{}", "Transfer-Encoding: gzip"), 400),
+        (request("/", b"{}", "Content-Length: 5"), 400),
+        (request("/", b"{}", "Connection: Upgrade", "Upgrade: websocket"), 400),
+        (chunked("/", [b"{}"], "Connection: Upgrade", "Upgrade: h2c"), 400),
+        (request("/", b"").replace(b"h: 0", b"h: -1"), 400),
+        (request("/", b"").replace(b"h: 0", b"h: 1_0"), 400),
+        (request("/", b"").replace(b"h: 0", b"h: " + b"9" * 40), 400),
+        (request("/", b"").replace(b"h: 0", b"h: 99999999999"), 413),
+        (request("/", b"a" * (MAX_BODY_BYTES + 1)), 413),
+        (chunked("/", [b"a" * 1000] * 61), 413),
+        (chunked("/", [])[:-5] + b"fffffffffffffffff\r\n", 400),
+        (chunked("/", [])[:-5] + b"5;" + b"a" * (4 * MAX_BODY_BYTES), 413),
+        (chunked("/", [b"{}"])[:-2] + b"X: a\r\n" * MAX_BODY_BYTES, 413),
+        (request("/refused", b"{}"), 413),
+        (b"GET /" + b"a" * 60_000 + b" HTTP/1.1\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 60_000, 431),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 60_000, 431),
+        (b"\r\n" * 60_000, 431),
+    ],
+)
+@pytest.mark.parametrize("piece_bytes", [1, 700, 1 << 14])
+def test_what_exceeds_a_bound_is_answered_and_nothing_after_it_is_read(
+    data: bytes, status: int, piece_bytes: int
+) -> None:
+    async def work() -> None:
+        client = Client()
+        if piece_bytes > 1 or len(data) < 50_000:
+            await client.send(data, piece_bytes)
+            assert client.statuses() == [status]
+            await client.send(request("/", b"{}"))
+            assert client.seen == []
+            assert b"connection: close" in client.transport.sent
+            assert client.transport.has_ended
+        client.transport.lose()
+        assert client.budget.held_bytes == 0
+
+    run(work)
+
+
+def test_requests_before_a_bad_one_are_answered_first() -> None:
+    async def work() -> None:
+        for piece_bytes in (1, 1 << 14):
+            client = Client()
+            await client.send(request("/a", b"{}") + b"GARBAGE\r\n\r\n", piece_bytes)
+            assert client.statuses() == [200, 400]
+
+    run(work)
+
+
+@pytest.mark.parametrize("data", [chunked("/", [b"a"] * 300), request("/", b"", *["a:"] * 300)])
+def test_input_that_is_much_work_is_read_in_turn(data: bytes) -> None:
+    async def work() -> None:
+        client = Client()
+        client.transport.feed(data[:1500])
+        assert not client.transport.is_reading()
+        for _ in range(10_000):
+            if not client.transport.is_reading():
+                await asyncio.sleep(0.001)
+        await client.send(data[1500:])
+        assert client.statuses() == [200]
+
+    run(work)
