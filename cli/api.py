@@ -13,7 +13,6 @@ from pathlib import Path
 from builder.tokenizer_here import TOKENIZER, tokenizer_here
 from cli.curl_forms import WITH_KEY, curl_forms
 from cli.progress import told_progress
-from cli.serve import LOOPBACK
 from engine.directory import Engine, load
 from engine.end_ids import read_json
 from engine.live_line import LiveLine
@@ -22,9 +21,9 @@ from runner.api.standalone import serve_alone, wait_for_triton
 from runner.api.supervisor import openai_listener
 from runner.observability.logs import log_in
 from runner.settings.external_triton import ExternalTriton, parse_external_triton
-from runner.settings.ports import check_ports_free
+from runner.settings.ports import LOOPBACK, check_ports_free
 from runner.settings.settings import Settings, load_settings
-from runner.triton_server.model_repository import SLOT
+from runner.triton_server.model_names import SLOT
 
 _PORT, _HIGHEST_PORT = 9000, 65535
 

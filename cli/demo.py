@@ -20,7 +20,7 @@ import urllib3
 from cli.curl_forms import CurlForm, curl_forms
 from cli.inspect import describe
 from cli.progress import told_end, wait_ready
-from cli.serve import DEMO_DIR, LOOPBACK, check_all_ports_free, engine_environment, on_loopback
+from cli.serve import DEMO_DIR, check_all_ports_free, engine_environment, on_loopback
 from engine.inspect import read_manifest
 from engine.live_line import BOLD, LiveLine, painted
 from engine.machine.root import IS_CHECKOUT
@@ -28,6 +28,7 @@ from engine.tar.unpack import unpack
 from errors import find_in_text
 from errors.triton import TritonUnknownError
 from runner.cog_server.launch import CogServer
+from runner.settings.ports import LOOPBACK
 from runner.settings.settings import load_settings
 from runner.triton_server.event_stream import EventParser
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from builder.model_source import best_kind
 from cli.doctor_machine import check_driver, check_gpus, check_machine
-from cli.serve import LOOPBACK, check_all_ports_free, engine_environment, python_environment
+from cli.serve import check_all_ports_free, engine_environment, python_environment
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.preflight import installed_version
@@ -24,6 +24,7 @@ from engine.machine.root import SET_UP, SOURCE_ROOT
 from engine.words import in_words
 from errors.coded_error import CodedError
 from errors.settings import MissingRequirement
+from runner.settings.ports import LOOPBACK
 from runner.settings.settings import Settings, load_settings
 from runner.triton_server.install import install_triton
 from runner.triton_server.served_engine import check_servable

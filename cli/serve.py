@@ -21,13 +21,12 @@ from engine.machine.root import IS_CHECKOUT, SOURCE_ROOT
 from engine.pooling import MODULES_NAME
 from runner.api.supervisor import openai_listener
 from runner.cog_server.launch import CogServer
-from runner.settings.ports import Listener, check_ports_free
+from runner.settings.ports import LOOPBACK, Listener, check_ports_free
 from runner.settings.settings import Settings, load_settings
 from runner.triton_server.front.supervisor import triton_listeners
 
 HELP = "serve a model or engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000"
 
-LOOPBACK = "127.0.0.1"
 LOOKING_UP = "looking up the model"
 _HOSTS = ("TRITON_HOST", "OPENAI_HOST")
 DEMO_DIR = SOURCE_ROOT / ".demo" if IS_CHECKOUT else cache_folder() / "demo"

@@ -50,6 +50,8 @@ ENGINE_TENSORS = (
 
 DEFAULT_ENVIRONMENT = ".venv-engine"
 """The environment of engines that `make setup` puts into a checkout."""
+ENGINE_ARGS_NAME = "engine_args.json"
+"""Of an engine of vLLM: arguments of its ``AsyncEngineArgs``."""
 LORA_FOLDER = "lora"
 """Of an engine that has LoRA adapters by name: a folder each."""
 
@@ -139,7 +141,7 @@ _ROWS = (
         preload="torch",
         # As vLLM itself has it for several GPUs: its work is on the GPU, and idle threads spin.
         environment={"OMP_NUM_THREADS": "1"},
-        marker_file="engine_args.json",
+        marker_file=ENGINE_ARGS_NAME,
         capabilities=frozenset(
             {
                 "log_probs",

@@ -17,9 +17,10 @@ from perf.load.http import HttpClient, RequestFailed
 from perf.load.record import Answer
 from perf.load.response import Response, events
 from perf.load.targets.target import Posting, Workload
-from perf.load.targets.triton import ENSEMBLE, SLOT, TritonTarget
+from perf.load.targets.triton import TritonTarget
 from perf.servers import Stack
 from perf.triton_grpc import TritonGRPCTarget
+from runner.triton_server.model_names import ENSEMBLE, SLOT
 
 COG, OPENAI, TRITON = APIS = ("Cog", "API", "Triton")
 ENSEMBLE_HTTP, SLOT_GRPC, ENSEMBLE_GRPC = TRITON_APIS = ("ensemble", "slot, gRPC", "ensemble, gRPC")

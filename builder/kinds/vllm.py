@@ -13,13 +13,11 @@ from builder.weights.checkpoint import ModelConfig, read_config, read_object
 from builder.weights.files import place
 from builder.weights.model_files import Model
 from builder.weights.weights import obtain_files
-from engine.kinds import LORA_FOLDER
+from engine.kinds import ENGINE_ARGS_NAME, LORA_FOLDER
 from engine.tar.manifest import EngineFacts, Library
 from errors.build_config import ConflictingBuildKeys
 
 KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})
-
-ENGINE_ARGS_NAME = "engine_args.json"
 
 _QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Files that describe a quantization instead of config.json: of AutoGPTQ, AutoAWQ and ModelOpt."""

@@ -3,13 +3,11 @@
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from engine.kinds import DEFAULT_ENVIRONMENT
+from engine.machine.root import SOURCE_ROOT
 
 ENGINE_PYTHON_VARIABLE = "COG_TRITON_ENGINE_PYTHON"
-
-_CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def engine_python(environment: Mapping[str, str] | None = None, folder: str = DEFAULT_ENVIRONMENT) -> str:
@@ -18,5 +16,5 @@ def engine_python(environment: Mapping[str, str] | None = None, folder: str = DE
     environment = os.environ if environment is None else environment
     if named := environment.get(ENGINE_PYTHON_VARIABLE):
         return named
-    pythons = (_CHECKOUT / name / "bin" / "python" for name in (folder, DEFAULT_ENVIRONMENT))
+    pythons = (SOURCE_ROOT / name / "bin" / "python" for name in (folder, DEFAULT_ENVIRONMENT))
     return next((str(python) for python in pythons if python.exists()), sys.executable)

@@ -7,8 +7,9 @@ from perf.bench.measure import cog_target, measure, mock_target, openai_target, 
 from perf.bench.row import Row, ratio
 from perf.load.plan import Plan
 from perf.load.targets.target import Target
-from perf.load.targets.triton import SLOT, TritonTarget
+from perf.load.targets.triton import TritonTarget
 from perf.servers import Stack
+from runner.triton_server.model_names import SLOT
 
 _LEAST_SHARE = 0.97
 _LEVELS = (4, 8, 16, 32, 64, 128, 256, 512)

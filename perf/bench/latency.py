@@ -9,8 +9,9 @@ from perf.bench.row import Row, absolute
 from perf.load.generator import run_together
 from perf.load.plan import Plan
 from perf.load.statistics import percentile
-from perf.load.targets.triton import SLOT, TritonTarget
+from perf.load.targets.triton import TritonTarget
 from perf.servers import Stack
+from runner.triton_server.model_names import SLOT
 
 _LONG_PROMPTS_PER_S, _LONG_PROMPT_TOKENS = 16, 32_000
 _GAP_ROUNDS = 2

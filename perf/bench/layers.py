@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from engine.machine.description import machine
+from perf.bench.effort import INPUT_TOKENS, PACE
 from perf.bench.measure import (
     Measurement,
     batches,
@@ -19,18 +20,16 @@ from perf.bench.measure import (
 )
 from perf.engines import paced_engine
 from perf.load.targets.target import Target, Workload
-from perf.load.targets.triton import ENSEMBLE, SLOT, TritonTarget
+from perf.load.targets.triton import TritonTarget
 from perf.options import Options
 from perf.processes import ROLES
 from perf.servers import Stack, mock, whole_stack
 from perf.table import table
+from runner.triton_server.model_names import ENSEMBLE, SLOT
 
 _SLOT = "engine slot, Triton HTTP"
 _WHOLE = "whole stack, Cog JSON"
 _GENERATOR = "load generator"
-_PACE = 100.0
-"""Tokens per second of the engine, per stream."""
-_INPUT_TOKENS = 100
 _WARM_UP_TOKENS = 8
 
 Layers = Mapping[str, Callable[[Workload], Target]]
@@ -38,7 +37,7 @@ Layers = Mapping[str, Callable[[Workload], Target]]
 
 
 def measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Measurement]]:
-    engine = paced_engine(folder, _PACE)
+    engine = paced_engine(folder, PACE)
     with whole_stack(folder, {"ENGINE_DIR": str(engine)}, has_api=True) as stack:
         layers: Layers = {
             "engine slot, Triton itself": partial(TritonTarget, stack.triton_itself_url, SLOT),
@@ -51,7 +50,7 @@ def measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[
         }
         yield from _measured(options, stack, layers)
     with mock(folder) as stack:
-        alone = partial(mock_target, stack, tokens_per_second=_PACE)
+        alone = partial(mock_target, stack, tokens_per_second=PACE)
         layers = {
             "Cog mock alone, JSON": partial(alone, is_streaming=False),
             "Cog mock alone, SSE": partial(alone, is_streaming=True),
@@ -63,10 +62,10 @@ def _measured(options: argparse.Namespace, stack: Stack, layers: Layers) -> Iter
     tokens = options.n_output_tokens
     for name, target_for in layers.items():
         print(f"measuring: {name}", file=sys.stderr, flush=True)
-        warm_up = batches(options.streams, _WARM_UP_TOKENS / _PACE, 1)
-        measure(stack, target_for(workload(_INPUT_TOKENS, _WARM_UP_TOKENS)), warm_up)
-        plan = batches(options.streams, tokens / _PACE, options.batches)
-        yield name, measure(stack, target_for(workload(_INPUT_TOKENS, tokens)), plan)
+        warm_up = batches(options.streams, _WARM_UP_TOKENS / PACE, 1)
+        measure(stack, target_for(workload(INPUT_TOKENS, _WARM_UP_TOKENS)), warm_up)
+        plan = batches(options.streams, tokens / PACE, options.batches)
+        yield name, measure(stack, target_for(workload(INPUT_TOKENS, tokens)), plan)
 
 
 def layers_table(measured: Mapping[str, Measurement]) -> str:
@@ -99,7 +98,7 @@ def layers_table(measured: Mapping[str, Measurement]) -> str:
 def verdict(measured: Mapping[str, Measurement]) -> str:
     """Which layer takes the most of a stream's speed, and which process the most CPU, in the whole stack."""
     slot, whole = (measured[name].tokens_per_second_per_stream for name in (_SLOT, _WHOLE))
-    losses = {"engine slot and Triton": _PACE - slot, "Cog and the runner": slot - whole}
+    losses = {"engine slot and Triton": PACE - slot, "Cog and the runner": slot - whole}
     cpu_s = measured[_WHOLE].cpu_s
     role, most_s = cpu_s.most_common(1)[0] if cpu_s else ("nothing", 0.0)
     lost = ", ".join(f"{name} {loss:.1f}" for name, loss in losses.items())
@@ -117,6 +116,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="cog-triton-bench-") as name:
         measured = dict(measure_layers(options, Path(name)))
-    load = f"{options.streams} streams of {options.n_output_tokens} tokens at {_PACE:g}/s"
+    load = f"{options.streams} streams of {options.n_output_tokens} tokens at {PACE:g}/s"
     print(f"{machine()}; {load}\n\n{layers_table(measured)}")
     return 0

@@ -15,7 +15,8 @@ from perf.load.targets.cog import CogTarget, runner_inputs
 from perf.load.targets.openai import OpenAITarget
 from perf.load.targets.replicate import API_URL, ReplicateTarget
 from perf.load.targets.target import Target, Workload
-from perf.load.targets.triton import SLOT, TritonTarget
+from perf.load.targets.triton import TritonTarget
+from runner.triton_server.model_names import SLOT
 
 _PROBE_TIMEOUT_S = 300.0
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from errors.requests import InvalidInput
 from perf.load.statistics import SLO_NAMES
-from perf.load.targets.triton import ENSEMBLE, SLOT
+from runner.triton_server.model_names import ENSEMBLE, SLOT
 
 COG, MOCK, TRITON, OPENAI = "cog-triton", "mock", "triton", "openai"
 _MOCK_OPTIONS = ("tps", "output_method", "buffer_size")

@@ -20,9 +20,10 @@ from perf.load.targets.cog import CogTarget
 from perf.load.targets.in_order import InOrder
 from perf.load.targets.openai import OpenAITarget
 from perf.load.targets.target import Posting, Workload
-from perf.load.targets.triton import SLOT, TritonTarget
+from perf.load.targets.triton import TritonTarget
 from perf.prove_gpu.known_load import answer
 from perf.servers import MODEL
+from runner.triton_server.model_names import SLOT
 
 _PROCESSES = 8
 _TIMEOUT_S = 600.0

@@ -26,7 +26,7 @@ from runner.observability.logs import JSON, log_refusal
 from runner.observability.meter import Meter
 from runner.settings.external_triton import ExternalTriton
 from runner.settings.paths import metrics_dir, openai_shapes_paths
-from runner.settings.ports import Listener, check_ports_free, local_url
+from runner.settings.ports import LOOPBACK, Listener, check_ports_free, local_url
 from runner.settings.settings import Settings
 from runner.supervision.child import Child, Log, cancelled, with_parent
 from runner.supervision.client_sockets import set_options
@@ -36,7 +36,6 @@ from runner.supervision.supervised import SupervisedProcess
 from runner.supervision.unavailable import reject
 
 _BACKLOG = 2048
-_LOOPBACK = "127.0.0.1"
 _START_TIMEOUT_S = 60.0
 _HANG_TIMEOUT_S = 30.0
 _STOP_GRACE_S = 5.0
@@ -155,7 +154,7 @@ class APIServer(SupervisedProcess):
     def listen_with(self, listener: socket.socket) -> None:
         self._listener = listener
         if self._settings.openai_processes > 1:
-            self._own_listener = socket.create_server((_LOOPBACK, 0))
+            self._own_listener = socket.create_server((LOOPBACK, 0))
 
     @property
     def _url(self) -> str:

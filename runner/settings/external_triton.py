@@ -5,10 +5,10 @@ import re
 from pydantic import BaseModel, ConfigDict
 
 from errors.settings import InvalidSetting
+from runner.settings.fields import HIGHEST_PORT
 
 _ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?")
 _GRPC_PORT = 8001
-_HIGHEST_PORT = 65535
 EXPECTED = f"HOST:PORT of a Triton's gRPC API (port {_GRPC_PORT} by default; its HTTP port is another)"
 
 
@@ -30,6 +30,6 @@ def parse_external_triton(text: str, model: str) -> ExternalTriton:
     """Raises E1006."""
     match = _ADDRESS.fullmatch(text)
     port = int(match["port"] or _GRPC_PORT) if match is not None else 0
-    if match is None or not 1 <= port <= _HIGHEST_PORT:
+    if match is None or not 1 <= port <= HIGHEST_PORT:
         raise InvalidSetting(name="--triton", expected=EXPECTED, value=text)
     return ExternalTriton(host=match["host"].strip("[]"), port=port, model=model)

@@ -22,10 +22,10 @@ def _program(path: str) -> str:
     return path
 
 
-_HIGHEST_PORT = 65535
+HIGHEST_PORT = 65535
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 Program = Annotated[str, AfterValidator(_program)]
-Port = Annotated[int, Field(ge=1, le=_HIGHEST_PORT)]
+Port = Annotated[int, Field(ge=1, le=HIGHEST_PORT)]
 Seconds = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
 URL = Annotated[str, Field(pattern=r"^https?://[^/\s,]+\S*$")]
 
@@ -75,7 +75,7 @@ def _number(field: FieldInfo) -> str | None:
     maximum = next((limit.le for limit in field.metadata if hasattr(limit, "le")), None)
     if minimum is None:
         return None
-    if maximum == _HIGHEST_PORT:
+    if maximum == HIGHEST_PORT:
         return "a port, 1 to 65535" if minimum else "a port, 1 to 65535, or 0 for none"
     noun = "a number" if field.annotation in (float, float | None) else "a whole number"
     return f"{noun} of at least {minimum:g}" if maximum is None else f"{noun} from {minimum:g} to {maximum:g}"

@@ -11,15 +11,13 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from errors.coded_error import CodedError
-from runner.engines.protocol.messages import TokenLogProb
+from runner.engines.protocol.messages import MIN_LOG_PROB, TokenLogProb
 from runner.engines.protocol.relay import End, Stream
 from runner.slot.front_link import FrontLink
 from runner.slot.request import SlotRequest
 
 _NO_TOKEN = -1
 """Pads shorter beams, as in NVIDIA's backend."""
-_NO_LOG_PROB = -9999.0
-"""Pads shorter lists of the most likely tokens; the engine server sends no lower value."""
 _TYPES: Mapping[str, Any] = {
     "stream_id": np.int64,
     "finish_reason": object,
@@ -225,7 +223,7 @@ class OutputSequence:
         outputs: Outputs = {"output_log_probs": [[values]], "cum_log_probs": [[self.total_log_prob]]}
         if num_top := self.request.submit.num_top_log_probs:
             # [1, tokens, num_top] each; padded with -1 where the engine has fewer.
-            filler = [(_NO_TOKEN, _NO_LOG_PROB)] * num_top
+            filler = [(_NO_TOKEN, MIN_LOG_PROB)] * num_top
             rows = [[*each.top, *filler][:num_top] for each in taken]
             outputs["top_log_prob_ids"] = [[[token for token, _ in row] for row in rows]]
             outputs["top_log_probs"] = [[[value for _, value in row] for row in rows]]

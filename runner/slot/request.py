@@ -15,13 +15,12 @@ import numpy.typing as npt
 
 from engine.kinds import ENGINE_TENSORS, find_kind
 from errors.requests import InvalidTensor, UnsupportedArgument
-from runner.engines.protocol.checks import check_request
+from runner.engines.protocol.checks import MAX_TOP_LOG_PROBS, check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, SEEDS, Guide, GuideType, Ready, Sampling, Submit
 from runner.slot.rows import Row, Tensors
 from runner.slot.unsupported import check_tensors
 
 _MAX_SEQUENCES = 256
-_MAX_TOP_LOG_PROBS = 20
 _GREEDY_TOP_K = 1
 _GUIDE_TYPES: dict[str, GuideType] = {name: name for name in GUIDE_TYPES}
 
@@ -147,8 +146,8 @@ def _logit_bias(row: Row, engine_kind: str) -> dict[int, float]:
 
 def _num_top_log_probs(row: Row) -> int:
     count = row.integer("num_top_log_probs", default=0)
-    if count > _MAX_TOP_LOG_PROBS:
-        raise InvalidTensor(name="num_top_log_probs", expected=f"at most {_MAX_TOP_LOG_PROBS}", value=count)
+    if count > MAX_TOP_LOG_PROBS:
+        raise InvalidTensor(name="num_top_log_probs", expected=f"at most {MAX_TOP_LOG_PROBS}", value=count)
     if count and not row.scalar("return_log_probs"):
         raise InvalidTensor(name="num_top_log_probs", expected="sent with return_log_probs=true", value=count)
     return count

@@ -30,8 +30,8 @@ from errors.triton import (
 from runner.engines.protocol.checks import check_task
 from runner.engines.protocol.messages import Output, Submit
 from runner.engines.protocol.outlet import Outlet
-from runner.triton_server.direct import SLOT
 from runner.triton_server.event_stream import EventParser, ServerEvent
+from runner.triton_server.model_names import SLOT
 from runner.triton_server.statistics import statistics_of
 from runner.triton_server.tensors import TensorEvent, tensors_of
 

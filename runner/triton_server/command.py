@@ -10,7 +10,7 @@ from runner.settings.ports import LOOPBACK, TritonPorts
 from runner.settings.settings import Settings
 from runner.supervision.child import with_parent
 from runner.triton_server.install import TritonInstall
-from runner.triton_server.model_repository import SLOT
+from runner.triton_server.model_names import SLOT
 
 _EXIT_TIMEOUT_S = 5
 

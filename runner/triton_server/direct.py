@@ -19,8 +19,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from runner.engines.protocol.front import DirectResponse
 from runner.engines.protocol.wire import FrameTooLong, decode_frames
+from runner.triton_server.model_names import SLOT
 
-SLOT = "tensorrt_llm"
 IS_FINAL = "triton_final_response"
 _READ_BYTES = 1 << 18
 

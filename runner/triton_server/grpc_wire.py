@@ -25,6 +25,8 @@ MAX_TYPED_BYTES = 1 << 20
 """Of values in ``contents``: parsed, one byte can take eight. Today's clients send ``raw_input_contents``."""
 MAX_NAME_BYTES = 1 << 10
 """Of a model's or tensor's name, type and shape, and of the request's id."""
+FRAME_HEAD = struct.Struct(">HBBBI")
+"""Of a frame of HTTP/2: its length in 24 bits, kind, flags and stream."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ID, _PARAMETERS, _INPUTS, _OUTPUTS = 3, 4, 5, 6
 _SHAPE, _CONTENTS = 3, 5

@@ -16,14 +16,10 @@ from engine.directory import Engine
 from engine.kinds import supports
 from engine.machine.root import SOURCE_ROOT
 from errors.settings import InvalidSetting
+from runner.triton_server.model_names import BLS, ENSEMBLE, MODELS, SLOT
 
 TEMPLATES = SOURCE_ROOT / "triton_model_repo"
 
-MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
-
-SLOT = "tensorrt_llm"
-BLS = "tensorrt_llm_bls"
-"""In NVIDIA's repository a program with nearly the ensemble's tensors; here the ensemble by another name."""
 CPP_BACKEND = "tensorrtllm"
 """NVIDIA's name of its C++ backend."""
 
@@ -43,7 +39,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
         "max_tokens_data_type": "TYPE_UINT32",
     },
     "postprocessing": {"tokenizer_type": "auto", "skip_special_tokens": "true"},
-    "tensorrt_llm": {
+    SLOT: {
         "triton_backend": "python",
         "decoupled_mode": "true",
         "max_queue_delay_microseconds": "0",
@@ -55,7 +51,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
         "engine_start_timeout_s": "1800",
         "engine_hang_timeout_s": "300",
     },
-    "ensemble": {"max_tokens_data_type": "TYPE_UINT32"},
+    ENSEMBLE: {"max_tokens_data_type": "TYPE_UINT32"},
 }
 
 _NOT_OURS = {
@@ -159,14 +155,14 @@ def render(
         if not values[SLOT]["guided_decoding_backend"]:
             # NOTE: NVIDIA's backend would ignore guides; without these inputs Triton refuses them.
             templates = {model: _GUIDED.sub("", template) for model, template in templates.items()}
-    templates[BLS] = templates["ensemble"].replace('name: "ensemble"', f'name: "{BLS}"')
-    templates["ensemble"] = _BLS_ONLY.sub("", templates["ensemble"])
-    values[BLS] = values["ensemble"]
+    templates[BLS] = templates[ENSEMBLE].replace('name: "ensemble"', f'name: "{BLS}"')
+    templates[ENSEMBLE] = _BLS_ONLY.sub("", templates[ENSEMBLE])
+    values[BLS] = values[ENSEMBLE]
     for model, template in templates.items():
         version = target / model / "1"
         version.mkdir(parents=True)
         (target / model / "config.pbtxt").write_text(_fill(model, template, values[model]))
-        if model not in ("ensemble", BLS) and not (model == SLOT and is_cpp):
+        if model not in (ENSEMBLE, BLS) and not (model == SLOT and is_cpp):
             (version / "model.py").write_text(_model_py(model))
     found = _PARAMETER.findall((target / SLOT / "config.pbtxt").read_text())
     options = {name: value for name, value in found if name not in _NOT_OPTIONS}
@@ -182,7 +178,7 @@ def _override(values: dict[str, dict[str, str]], overrides: Mapping[str, Mapping
     for model, arguments in overrides.items():
         for key, value in arguments.items():
             _override_one(values, model, key, _text(value))
-    for model, other in (("preprocessing", "ensemble"), ("ensemble", "preprocessing")):
+    for model, other in (("preprocessing", ENSEMBLE), (ENSEMBLE, "preprocessing")):
         if _SHARED in overrides.get(model, {}):
             values[other][_SHARED] = values[model][_SHARED]
 

@@ -15,7 +15,8 @@ from runner.settings.settings import Settings
 from runner.supervision.child import Log
 from runner.triton_server.install import CPP_LIBRARY, cpp_backend_dir
 from runner.triton_server.made_engine import make_engine
-from runner.triton_server.model_repository import CPP_BACKEND, SLOT
+from runner.triton_server.model_names import SLOT
+from runner.triton_server.model_repository import CPP_BACKEND
 
 
 def open_served_engine(

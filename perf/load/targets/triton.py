@@ -6,9 +6,8 @@ from typing import Any
 from perf.load.record import Answer
 from perf.load.response import Response, events
 from perf.load.targets.target import Posting, Workload
+from runner.triton_server.model_names import SLOT
 
-SLOT = "tensorrt_llm"
-ENSEMBLE = "ensemble"
 _FIRST_TOKEN_ID = 10
 """Below it, vocabularies keep what is special."""
 _TOKEN_IDS = 80

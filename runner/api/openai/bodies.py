@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from runner.engines.protocol.checks import MAX_CACHE_SALT, MAX_LOGIT_BIASES
+from runner.engines.protocol.checks import MAX_CACHE_SALT, MAX_LOGIT_BIASES, MAX_TOP_LOG_PROBS
 
-_MAX_TOP_LOG_PROBS = 20
 _MAX_KEYS = 10_000
 _MAX_TOOLS = 1024
 MAX_TOOL_NAME = 128
@@ -170,7 +169,7 @@ class CompletionBody(GenerationBody, kw_only=True):
 
     prompt: Annotated[Prompt, Meta(description="A string, token ids, or a list of either.")]
     echo: Annotated[bool, Meta(description="Begin the text with the prompt.")] | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=_MAX_TOP_LOG_PROBS)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOG_PROBS)] | None = None
 
 
 class ChatBody(GenerationBody, kw_only=True):
@@ -179,7 +178,7 @@ class ChatBody(GenerationBody, kw_only=True):
     messages: list[Object]
     max_completion_tokens: Annotated[Count, Meta(description="Newer name of max_tokens.")] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=_MAX_TOP_LOG_PROBS)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOG_PROBS)] | None = None
     tools: Tools | None = None
     tool_choice: Annotated[ToolChoice, Meta(description="Whether the answer calls tools.")] | None = None
     parallel_tool_calls: Annotated[bool, Meta(description="false: one call at most.")] | None = None

@@ -42,6 +42,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 NOTHING = Span("", "")
+THINK = Span("<think>", "</think>")
 
 
 class Family(msgspec.Struct, frozen=True):

@@ -1,11 +1,9 @@
 """Families that write calls as objects of JSON between markers."""
 
-from runner.chat.families.family import Family, Span
+from runner.chat.families.family import THINK, Family, Span
 from runner.chat.families.syntax.json_calls import JsonCalls
 
-_THINK = Span("<think>", "</think>")
-
-HERMES = Family("hermes", JsonCalls(begins=("<tool_call>",), end="</tool_call>"), _THINK)
+HERMES = Family("hermes", JsonCalls(begins=("<tool_call>",), end="</tool_call>"), THINK)
 """Hermes 2 and 3, Qwen 2.5, Qwen 3 and QwQ."""
 COMMAND_R = Family(
     name="command-r",
@@ -17,7 +15,7 @@ COMMAND_R = Family(
         id_key="tool_call_id",
         is_list=True,
     ),
-    reasoning=Span("<|START_THINKING|>", "<|END_THINKING|>"),
+    reasoning=Span("<|STARTTHINKING|>", "<|ENDTHINKING|>"),
     wrappers=(
         Span("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
         Span("<|START_TEXT|>", "<|END_TEXT|>"),  # Later models.
@@ -37,7 +35,7 @@ COMMAND_R_2024 = Family(
 )
 """Command R and Command R+."""
 _GRANITE_CALLS = JsonCalls(begins=("<|tool_call|>", "<tool_call>"), end="</tool_call>", is_list=True)
-GRANITE = Family("granite", _GRANITE_CALLS, _THINK, wrappers=(Span("<response>", "</response>"),))
+GRANITE = Family("granite", _GRANITE_CALLS, THINK, wrappers=(Span("<response>", "</response>"),))
 """Granite 3.0 to 3.3. Granite 4 writes calls like Hermes."""
 GRANITE_32 = Family(
     "granite-3.2", _GRANITE_CALLS, Span("Here is my thought process:", "Here is my response:")
@@ -45,6 +43,6 @@ GRANITE_32 = Family(
 PHI4 = Family(
     name="phi4",
     calls=JsonCalls(begins=("<|tool_call|>", "functools"), end="<|/tool_call|>", is_list=True),
-    reasoning=_THINK,
+    reasoning=THINK,
 )
 """Phi-4-mini, and Phi-4-reasoning."""

@@ -11,6 +11,7 @@ MAX_WORDS = 128
 """Of a stop or bad words list. NVIDIA's preprocessing makes two of each word."""
 MAX_WORD_TOKENS = 4096
 MAX_LOGIT_BIASES = 1024
+MAX_TOP_LOG_PROBS = 20
 MAX_LORA_NAME = 256
 MAX_CACHE_SALT = 1024
 """Both in characters."""

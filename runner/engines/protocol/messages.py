@@ -165,6 +165,10 @@ class Tokens(msgspec.Struct, frozen=True, tag=True):
     """(request id, tokens) pairs."""
 
 
+MIN_LOG_PROB = -9999.0
+"""In place of minus infinity, which JSON does not have: of a token that a guide or top-k excludes."""
+
+
 class TokenLogProb(msgspec.Struct, frozen=True, array_like=True):
     """Natural logarithm of a token's probability by the model, before anything that the request asks for."""
 

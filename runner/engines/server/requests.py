@@ -19,6 +19,7 @@ from errors.wire import ExitReason, WireError
 from runner.engines.protocol.adapter import EngineAdapter
 from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import (
+    MIN_LOG_PROB,
     Failed,
     Finished,
     FinishReason,
@@ -34,7 +35,6 @@ from runner.observability.otlp_json import SpanExporter, parse_traceparent
 _BROKEN_EXIT_CODE = 70
 _REST = 30
 """A response costs a client about this many times what it costs here (docs/measurements/)."""
-_MIN_LOG_PROB = -9999.0
 _COMPLETED = ("end", "stop", "length")
 
 log = logging.getLogger("cog_triton.engine")
@@ -299,8 +299,8 @@ class Requests:
 
 
 def _finite(log_prob: TokenLogProb) -> TokenLogProb:
-    """NOTE: a token that a guide or top-k excludes has minus infinity, which JSON does not have."""
-    if log_prob.value >= _MIN_LOG_PROB and all(value >= _MIN_LOG_PROB for _, value in log_prob.top):
+    """No value below ``MIN_LOG_PROB``."""
+    if log_prob.value >= MIN_LOG_PROB and all(value >= MIN_LOG_PROB for _, value in log_prob.top):
         return log_prob
-    top = [(token, max(value, _MIN_LOG_PROB)) for token, value in log_prob.top]
-    return TokenLogProb(max(log_prob.value, _MIN_LOG_PROB), top)
+    top = [(token, max(value, MIN_LOG_PROB)) for token, value in log_prob.top]
+    return TokenLogProb(max(log_prob.value, MIN_LOG_PROB), top)

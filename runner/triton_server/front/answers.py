@@ -20,7 +20,7 @@ from errors.triton_front import (
     TooManyInferences,
     UnknownTritonModel,
 )
-from runner.triton_server.front.models import NUMBERS
+from runner.triton_server.front.models import NUMBERS, TEXT_LENGTH
 from runner.triton_server.grpc_wire import (
     INTERNAL,
     INVALID_ARGUMENT,
@@ -45,7 +45,6 @@ _STATUSES: dict[type[CodedError], tuple[int, int]] = {
     **dict.fromkeys(_UNAVAILABLE, (503, UNAVAILABLE)),
 }
 """HTTP's and gRPC's status; of others 400 if the caller has to fix them (E1...), else 500."""
-_LENGTH = struct.Struct("<I")
 
 
 def statuses_of(error: CodedError) -> tuple[int, int]:
@@ -94,8 +93,8 @@ def values_of(datatype: str, raw: bytes) -> list[Any]:
         return list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))
     texts, position = [], 0
     while position < len(raw):
-        (length,) = _LENGTH.unpack_from(raw, position)
-        position += _LENGTH.size + length
+        (length,) = TEXT_LENGTH.unpack_from(raw, position)
+        position += TEXT_LENGTH.size + length
         texts.append(raw[position - length : position].decode(errors="replace"))
     return texts
 

@@ -19,13 +19,14 @@ from tritonclient.grpc import service_pb2 as pb
 from errors.triton import TritonUnavailable
 from errors.triton_front import TooManyBytes, TooManyInferences
 from runner.engines.protocol.front import CALL, DIRECT, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
-from runner.triton_server.direct import IS_FINAL, SLOT, DirectResponses
+from runner.triton_server.direct import IS_FINAL, DirectResponses
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.models import Models
 from runner.triton_server.front.tensors import adapt
 from runner.triton_server.grpc_client.call import Call
 from runner.triton_server.grpc_client.triton import Triton
 from runner.triton_server.grpc_wire import UNAVAILABLE, Headers
+from runner.triton_server.model_names import SLOT
 
 WANTS_FINAL = "triton_enable_empty_final_response"
 _OWN_PARAMETERS = "cog_triton_"

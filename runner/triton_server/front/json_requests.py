@@ -18,13 +18,12 @@ from errors.requests import InvalidTensor
 from errors.triton_front import InvalidInference
 from runner.supervision.json_bounds import JSONBounds
 from runner.triton_server.front.answers import values_of
-from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMBERS, Model
+from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMBERS, TEXT_LENGTH, Model
 
 _MAX_VALUES = 1 << 19
 """Keys and values in a JSON body: each becomes an object of Python."""
 _PART_BYTES = 1 << 17
 _MAX_TENSORS = 256
-_LENGTH = struct.Struct("<I")
 
 
 def generate_request(body: bytes, model: Model, version: str) -> Any:
@@ -204,7 +203,7 @@ def _raw(name: str, datatype: str, values: list[Any]) -> bytes:
             if not isinstance(each, str):
                 raise InvalidTensor(name=name, expected="a string", value=each)
             text = each.encode()
-            pieces += [_LENGTH.pack(len(text)), text]
+            pieces += [TEXT_LENGTH.pack(len(text)), text]
         return b"".join(pieces)
     if datatype not in NUMBERS:
         raise InvalidTensor(name=f"datatype of {name}", expected="a type of Triton", value=datatype)

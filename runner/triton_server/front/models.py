@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ INTEGERS = {
 """Codes of numpy and of ``struct`` for Triton's types."""
 MAX_TEXTS = 1 << 16
 """In one tensor: each becomes an object in Triton's Python models."""
+TEXT_LENGTH = struct.Struct("<I")
+"""Before each text of a tensor in binary form."""
 NUMBERS = {**INTEGERS, "BOOL": "?", "FP16": "e", "FP32": "f", "FP64": "d"}
 
 MAX_RANK = 8

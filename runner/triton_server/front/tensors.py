@@ -10,11 +10,9 @@ import numpy as np
 
 from errors.requests import InvalidTensor
 from errors.triton_front import InvalidInference
-from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMBERS, Model
+from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMBERS, TEXT_LENGTH, Model
 from runner.triton_server.grpc_wire import MAX_TYPED_BYTES
 
-_LENGTH = struct.Struct("<I")
-"""Of a text, before it."""
 _ITEM_BYTES = {name: struct.calcsize(f"<{code}") for name, code in NUMBERS.items()} | {"BF16": 2}
 _TYPED = {
     "INT32": "int_contents",
@@ -64,8 +62,8 @@ def _check_size(tensor: Any, raw: bytes | None) -> None:
         return
     if tensor.datatype == "BYTES":
         expected, end, num_texts = f"{count} texts with their lengths", 0, 0
-        while end + _LENGTH.size <= len(raw) and num_texts <= count:
-            end += _LENGTH.size + _LENGTH.unpack_from(raw, end)[0]
+        while end + TEXT_LENGTH.size <= len(raw) and num_texts <= count:
+            end += TEXT_LENGTH.size + TEXT_LENGTH.unpack_from(raw, end)[0]
             num_texts += 1
         is_right = (end, num_texts) == (len(raw), count)
     else:

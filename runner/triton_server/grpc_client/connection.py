@@ -18,15 +18,13 @@ from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference
 from runner.supervision.turns import MAX_READ_BYTES
 from runner.triton_server.grpc_client.call import WINDOW_BYTES, Call, OnEnd, OnMessage
-from runner.triton_server.grpc_wire import UNAVAILABLE, Headers
+from runner.triton_server.grpc_wire import FRAME_HEAD, UNAVAILABLE, Headers
 
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
 _INITIAL_WINDOW, _MAX_FRAME = 4, 5
 """Settings."""
 _CANCEL = 8
-_FRAME_HEAD = struct.Struct(">HBBBI")
-"""The length in 24 bits, the kind, the flags, the stream."""
 _NUMBER = struct.Struct(">I")
 _SETTING = struct.Struct(">HI")
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -158,9 +156,9 @@ class TritonConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         data = self._rest + self._buffer[:nbytes]
         start, end = 0, len(data)
-        while end - start >= _FRAME_HEAD.size:
-            high, low, kind, flags, stream_id = _FRAME_HEAD.unpack_from(data, start)
-            content = start + _FRAME_HEAD.size
+        while end - start >= FRAME_HEAD.size:
+            high, low, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, start)
+            content = start + FRAME_HEAD.size
             stop = content + (high << 8) + low
             if stop > end:
                 break
@@ -242,7 +240,7 @@ class TritonConnection(asyncio.BufferedProtocol):
 
 def _frame(kind: int, flags: int, stream_id: int, content: bytes) -> bytes:
     length = len(content)
-    return _FRAME_HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id) + content
+    return FRAME_HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id) + content
 
 
 def _encoded(fields: Headers) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
@@ -24,7 +23,7 @@ from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
 
 from runner.supervision.turns import MAX_READ_BYTES
-from runner.triton_server.grpc_wire import Headers, prefixed
+from runner.triton_server.grpc_wire import FRAME_HEAD, Headers, prefixed
 
 MAX_HEADERS_BYTES = 1 << 14
 """Of one request or answer, uncompressed."""
@@ -37,8 +36,6 @@ _BUFFER = bytearray(MAX_READ_BYTES)
 and their number blocks the event loop."""
 _CLOSE_TIMEOUT_S = 5.0
 _PREFACE_BYTES = 24
-_FRAME_HEAD = struct.Struct(">HBBBI")
-"""The length in 24 bits, the kind, the flags, the stream."""
 _DATA, _HEADERS, _SETTINGS = 0, 1, 4
 _LONG_BYTES = 256
 """Data that is worth the work of its frame."""
@@ -163,13 +160,13 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         data, work = self._arrived, 0
         end = min(self._frame_bytes, len(data))
         self._frame_bytes -= end
-        while is_complete := len(data) - end >= _FRAME_HEAD.size:
+        while is_complete := len(data) - end >= FRAME_HEAD.size:
             if work >= _MAX_WORK:
                 break
-            high, low, kind, _, _ = _FRAME_HEAD.unpack_from(data, end)
+            high, low, kind, _, _ = FRAME_HEAD.unpack_from(data, end)
             length = (high << 8) + low
             work += self._work_of(kind, length)
-            end += _FRAME_HEAD.size + length
+            end += FRAME_HEAD.size + length
             self._frame_bytes = max(end - len(data), 0)
         self._arrived = data[end:]
         if end:

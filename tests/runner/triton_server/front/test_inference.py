@@ -16,10 +16,10 @@ from errors.triton import TritonUnavailable
 from errors.triton_front import TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.settings.ports import free_ports
-from runner.triton_server.direct import SLOT
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.grpc_client.triton import RefusedByTriton, Triton
 from runner.triton_server.grpc_wire import INTERNAL, OK, UNAVAILABLE, prefixed
+from runner.triton_server.model_names import SLOT
 from tests.fuzz.triton_standin import StandInTriton, stand_in
 from tests.runner.triton_server.grpc_client.server import HEAD, Server
 
