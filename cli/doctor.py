@@ -7,7 +7,6 @@ import argparse
 import importlib.metadata
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,13 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from builder.model_source import best_kind
-from cli.doctor_machine import check_driver, check_gpus, check_machine
+from cli.doctor_machine import check_disk, check_driver, check_gpus, check_machine, check_shared_memory
 from cli.serve import check_all_ports_free, engine_environment, python_environment
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.preflight import installed_version
 from engine.machine.root import SET_UP, SOURCE_ROOT
-from engine.words import in_words
 from errors.coded_error import CodedError
 from errors.settings import MissingRequirement
 from runner.settings.ports import LOOPBACK
@@ -33,8 +31,6 @@ HELP = "check this machine and installation; --perf also measures each layer"
 
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
 _ENGINES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.libraries))
-_LEAST_SHARED_MEMORY_BYTES = 64 << 20
-_LEAST_DISK_BYTES = 1 << 30
 _TIMEOUT_S = 60.0
 _OK, _FAILED = 0, 2
 
@@ -132,25 +128,6 @@ def _engine(settings: Settings) -> str:
     return f"{manifest.engine_kind} of {manifest.model_id or 'an unnamed model'} can run here"
 
 
-def _shared_memory(settings: Settings) -> str:
-    shared_memory = shutil.disk_usage("/dev/shm")  # noqa: S108 - where Triton's stubs have their memory
-    free_bytes = shared_memory.free
-    if free_bytes < _LEAST_SHARED_MEMORY_BYTES:
-        remedy = "free some there, or give the container more with `docker run --shm-size 256m`"
-        raise MissingRequirement(what=f"64 MiB of /dev/shm ({in_words(free_bytes)} are free)", remedy=remedy)
-    return f"{in_words(free_bytes)} of {in_words(shared_memory.total)} are free"
-
-
-def _disk(settings: Settings) -> str:
-    cache = settings.cache_dir
-    there = next(each for each in (cache, *cache.parents) if os.access(each, os.F_OK))
-    free_bytes = shutil.disk_usage(there).free
-    if not os.access(there, os.W_OK) or free_bytes < _LEAST_DISK_BYTES:
-        remedy = "free some, or name another folder with COG_TRITON_CACHE"
-        raise MissingRequirement(what=f"1 GiB of writable space at {cache}", remedy=remedy)
-    return f"{in_words(free_bytes)} are free at {cache}"
-
-
 _CHECKS: dict[str, Callable[[Settings], str]] = {
     "machine": check_machine,
     "driver": check_driver,
@@ -159,7 +136,7 @@ _CHECKS: dict[str, Callable[[Settings], str]] = {
     "engine environment": _engine_environment,
     "Triton": _triton,
     "ports": _ports,
-    "shared memory": _shared_memory,
-    "disk": _disk,
+    "shared memory": check_shared_memory,
+    "disk": check_disk,
     "engine": _engine,
 }

@@ -1,17 +1,22 @@
-"""The checks of ``cog-triton doctor`` for the machine: processor, C library, NVIDIA's driver, GPUs."""
+"""The checks of ``cog-triton doctor`` for the machine: processor, NVIDIA's driver, GPUs, shared memory, disk."""
 
 import ctypes
+import os
 import platform
 import re
+import shutil
 from pathlib import Path
 
 from cli.inspect import describe_gpus
 from engine.machine.description import machine
 from engine.machine.gpu import nvidia_smi, visible_gpus
 from engine.machine.preflight import RUNNER_IMAGE_SMS, installed_version
+from engine.words import in_words
 from errors.settings import MissingRequirement
 from runner.settings.settings import Settings
 
+_LEAST_SHARED_MEMORY_BYTES = 64 << 20
+_LEAST_DISK_BYTES = 1 << 30
 _TORCH_CUDA = re.compile(r"\+cu(\d+)\d\b")
 
 
@@ -53,6 +58,25 @@ def check_gpus(settings: Settings) -> str:
         f"image cog-triton-runner-{sm}" if sm in RUNNER_IMAGE_SMS else "for which there is no runner image"
     )
     return f"{describe_gpus(gpus)}; {image}"
+
+
+def check_shared_memory(settings: Settings) -> str:
+    shared_memory = shutil.disk_usage("/dev/shm")  # noqa: S108 - where Triton's stubs have their memory
+    free_bytes = shared_memory.free
+    if free_bytes < _LEAST_SHARED_MEMORY_BYTES:
+        remedy = "free some there, or give the container more with `docker run --shm-size 256m`"
+        raise MissingRequirement(what=f"64 MiB of /dev/shm ({in_words(free_bytes)} are free)", remedy=remedy)
+    return f"{in_words(free_bytes)} of {in_words(shared_memory.total)} are free"
+
+
+def check_disk(settings: Settings) -> str:
+    cache = settings.cache_dir
+    there = next(each for each in (cache, *cache.parents) if os.access(each, os.F_OK))
+    free_bytes = shutil.disk_usage(there).free
+    if not os.access(there, os.W_OK) or free_bytes < _LEAST_DISK_BYTES:
+        remedy = "free some, or name another folder with COG_TRITON_CACHE"
+        raise MissingRequirement(what=f"1 GiB of writable space at {cache}", remedy=remedy)
+    return f"{in_words(free_bytes)} are free at {cache}"
 
 
 def _cuda_version() -> tuple[int, int] | None:
