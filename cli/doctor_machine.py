@@ -1,4 +1,4 @@
-"""The checks of ``cog-triton doctor`` for the machine: processor, NVIDIA's driver, GPUs, shared memory, disk."""
+"""The checks of ``cog-triton doctor`` for the machine: driver, GPUs, shared memory, disk."""
 
 import ctypes
 import os
