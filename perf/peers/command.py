@@ -8,6 +8,12 @@
 run vLLM's engine core over an executor that stands in for the GPU. With --engine, they run a vLLM engine on
 this machine's GPU, which sets its own pace: a workload "-paced" is then the same as the one without.
 
+NVIDIA's vLLM backend of Triton is one of the servers for those who have its source (Triton 26.07 was released
+with vLLM 0.24.0):
+
+    git clone https://github.com/triton-inference-server/vllm_backend
+    .venv/bin/python -m perf peers --servers vllm-rust triton-vllm api-1 --vllm-backend vllm_backend
+
 All servers are resident. In each round each workload is put on each of them, in random order, by one client
 process; ratios are taken within a round. Before that, all get the same prompts, and their texts are compared.
 `taskset -c 0-3 python -m perf peers ...` lets servers and client use four processors only.
@@ -31,6 +37,7 @@ from perf.peers.engine import Engine, given_engine, standin_engine
 from perf.peers.measure import Row
 from perf.peers.report import report
 from perf.peers.servers import DEFAULT, NAMES, check_names, resident
+from perf.peers.triton_vllm import REPOSITORY, TRITON_VLLM, check_backend
 from perf.peers.workloads import WORKLOADS
 
 _DEFAULT_WORKLOADS = ("32", "256", "32-paced", "256-paced", "starts", "prefix")
@@ -40,6 +47,7 @@ _PYTHON = ".venv-vllm/bin/python"
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     check_names(options.servers)
+    backend = check_backend(options.vllm_backend) if TRITON_VLLM in options.servers else None
     if options.rounds < 1:
         raise InvalidInput(name="rounds", expected="at least 1", value=options.rounds)
     if options.result and not options.result.absolute().parent.is_dir():
@@ -51,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         engine = _engine(options, folder.absolute())
         check_lengths(options.workloads, engine)
-        with resident(options.servers, engine, folder.absolute()) as endpoints:
+        with resident(options.servers, engine, folder.absolute(), backend) as endpoints:
             comparison = Comparison(endpoints, engine, options.seed)
             equal = comparison.compare_texts()
             print(f"texts: {equal}", file=sys.stderr, flush=True)
@@ -74,6 +82,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--engine-python", default=_PYTHON, help="the Python of an environment with vLLM")
     parser.add_argument("--engine", metavar="PLACE", help="an engine.tar or engine folder of kind vllm")
     servers_help = f"the first one is the reference of ratios. {servers}"
+    backend_help = f"a checkout of {REPOSITORY}"
+    parser.add_argument("--vllm-backend", type=Path, metavar="FOLDER", help=backend_help)
     parser.add_argument("--servers", nargs="+", default=list(DEFAULT), metavar="NAME", help=servers_help)
     parser.add_argument(
         "--workloads",

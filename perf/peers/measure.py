@@ -14,6 +14,7 @@ from perf.load.statistics import Distribution
 from perf.load.summary import summarize
 from perf.load.targets.in_order import InOrder
 from perf.peers.servers import Endpoint
+from perf.peers.triton_vllm import GENERATE, GenerateTarget
 from perf.peers.workloads import Prompt
 from perf.processes import CORE, cpu_s_by_role
 from perf.prove_gpu.client import output_text, posting
@@ -66,7 +67,9 @@ class _Sequence(InOrder):
         self._tokens = [each.output_tokens for each in prompts]
         super().__init__(
             [
-                posting(kind, url, each.ids if kind == "slot" else each.text, each.output_tokens)
+                GenerateTarget(url, each.text, each.output_tokens)
+                if kind == GENERATE
+                else posting(kind, url, each.ids if kind == "slot" else each.text, each.output_tokens)
                 for each in prompts
             ]
         )

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from errors.requests import InvalidInput
 from perf.peers.engine import Engine
+from perf.peers.triton_vllm import GENERATE, TRITON_VLLM, triton_vllm
 from perf.servers import ENGINE_START_TIMEOUT_S, Stack, large_stack
-from perf.vllm_server import VllmServer
+from perf.vllm_server import ServerProcess, VllmServer
 
 NAMES = {
     "slot": "our slot, by Triton itself",
@@ -20,9 +21,10 @@ NAMES = {
     "api-N": "our API server, OPENAI_PROCESSES=N",
     "vllm-N": "vllm serve --api-server-count N",
     "vllm-rust": "vllm serve with VLLM_USE_RUST_FRONTEND=1",
+    TRITON_VLLM: "Triton with NVIDIA's vLLM backend (needs --vllm-backend)",
 }
 DEFAULT = ("vllm-rust", "vllm-1", "slot", "api-1", "cog-events", "cog-json")
-_NAME = re.compile(r"slot|triton-front|cog-json|cog-events|vllm-rust|(api|vllm)-([1-9]\d?)")
+_NAME = re.compile(r"slot|triton-front|cog-json|cog-events|vllm-rust|triton-vllm|(api|vllm)-([1-9]\d?)")
 
 
 class Endpoint(NamedTuple):
@@ -43,26 +45,33 @@ def check_names(names: Sequence[str]) -> None:
 
 
 @contextmanager
-def resident(names: Sequence[str], engine: Engine, folder: Path) -> Iterator[dict[str, Endpoint]]:
-    """All of them, ready. The first of ours starts alone and fills the engine's cache for the others."""
+def resident(
+    names: Sequence[str], engine: Engine, folder: Path, backend: Path | None = None
+) -> Iterator[dict[str, Endpoint]]:
+    """All of them, ready. The first of ours starts alone and fills the engine's cache for the others.
+
+    ``backend`` is the source of NVIDIA's vLLM backend, if it is among them.
+    """
     counts = sorted(int(name.partition("-")[2]) for name in names if name.startswith("api-"))
-    theirs = [name for name in names if name.startswith("vllm-")]
+    theirs = [name for name in names if name.startswith("vllm-") or name == TRITON_VLLM]
     if not counts and len(theirs) < len(names):
         counts = [1]
     with ExitStack() as opened:
         stacks: dict[int, Stack] = {}
-        servers: dict[str, VllmServer] = {}
+        servers: dict[str, ServerProcess] = {}
         for processes in counts[:1]:
             stacks[processes] = opened.enter_context(_stack(processes, engine, folder))
         for name in theirs:
-            servers[name] = opened.enter_context(_vllm(name, engine, folder))
+            servers[name] = opened.enter_context(_theirs(name, engine, folder, backend))
         for processes in counts[1:]:
             stacks[processes] = opened.enter_context(_stack(processes, engine, folder))
         for name, server in servers.items():
             _say(f"waiting for {name}")
             server.wait_ready(ENGINE_START_TIMEOUT_S)
         yield {
-            name: Endpoint("openai", servers[name].url, servers[name].session)
+            name: Endpoint(
+                GENERATE if name == TRITON_VLLM else "openai", servers[name].url, servers[name].session
+            )
             if name in servers
             else _endpoint(name, stacks)
             for name in names
@@ -93,8 +102,10 @@ def _stack(processes: int, engine: Engine, folder: Path) -> AbstractContextManag
     return large_stack(folder, settings, engine_python=engine.python, log_name=f"stack-{processes}")
 
 
-def _vllm(name: str, engine: Engine, folder: Path) -> VllmServer:
+def _theirs(name: str, engine: Engine, folder: Path, backend: Path | None) -> ServerProcess:
     _say(f"starting {name}")
+    if backend is not None and name == TRITON_VLLM:
+        return triton_vllm(backend, engine, folder / name)
     is_rust = name == "vllm-rust"
     return VllmServer(
         engine.python,

@@ -146,6 +146,11 @@ def test_the_standin_engine_fits_every_workload_but_those_for_a_gpu(tmp_path: Pa
         (["--rounds", "0"], "rounds must be at least 1"),
         (["--result", "/nowhere/x.json"], "result must be a file in a folder that exists"),
         (["--engine-python", "/nowhere/python"], "engine-python must be the Python of an environment"),
+        (["--servers", "triton-vllm"], "vllm-backend must be a checkout of https://github.com/triton-inf"),
+        (
+            ["--servers", "triton-vllm", "--vllm-backend", "/nowhere"],
+            "vllm-backend must be a checkout of https://github.com/triton-inference-server/vllm_backend",
+        ),
     ],
 )
 def test_a_wrong_option_is_one_sentence(
