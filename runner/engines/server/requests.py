@@ -33,8 +33,9 @@ from runner.engines.server.spans import engine_span
 from runner.observability.otlp_json import SpanExporter, parse_traceparent
 
 _BROKEN_EXIT_CODE = 70
-_REST = 30
+_RESPONSE_COST = 30
 """A response costs a client about this many times what it costs here (docs/measurements/)."""
+_LEAST_REST = 2
 _COMPLETED = ("end", "stop", "length")
 
 log = logging.getLogger("cog_triton.engine")
@@ -104,7 +105,7 @@ class Requests:
         """Whom the relay's round has something for."""
         self._completed: list[Request] = []
         """Of the relay's round."""
-        self._relay = Relay(_REST, self._flush)
+        self._relay = Relay(relay_rest(len(os.sched_getaffinity(0))), self._flush)
         self._progress_s = time.monotonic()
 
     @property
@@ -296,6 +297,11 @@ class Requests:
         completed, self._completed = self._completed, []
         for request in completed:
             self._metrics.completed(request.arrival_s, request.last_token_s)
+
+
+def relay_rest(num_processors: int) -> float:
+    """Of the relay, as a multiple of its work: its clients then need no more than the other processors."""
+    return max(_RESPONSE_COST / max(num_processors - 1, 1), _LEAST_REST)
 
 
 def _finite(log_prob: TokenLogProb) -> TokenLogProb:

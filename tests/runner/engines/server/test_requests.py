@@ -10,6 +10,7 @@ from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
 from errors.requests import PromptTooLong
 from runner.engines.protocol.messages import Failed, Submit, TokenLogProb, Tokens
+from runner.engines.server.requests import relay_rest
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.server import brittle
@@ -218,3 +219,7 @@ def test_a_broken_engine_ends_every_request_of_every_client_with_its_error(
 def test_ends_of_requests_without_tokens_need_no_message_of_tokens(client: Listening) -> None:
     client.answer(Submit(1, [brittle.BEAMS], 2))
     assert not [each for each in client.messages if isinstance(each, Tokens)]
+
+
+def test_the_relay_rests_less_with_more_processors() -> None:
+    assert [relay_rest(count) for count in (1, 2, 4, 16, 64)] == [30, 30, 10, 2, 2]
