@@ -18,6 +18,7 @@ from errors.api import BodyTooLarge, HeaderTooLarge, InvalidHTTP
 from errors.coded_error import CodedError
 from runner.api.call import BODY_KEY, RELEASE_KEY
 from runner.api.error_response import Fields, error_body, status_of
+from runner.api.http_server.body import ConnectionBody, JoinedHead
 from runner.api.http_server.connections import Connections
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
 from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_BYTES, SMALL_PER_PART
@@ -56,44 +57,6 @@ class _Parser(HttpRequestParser):
             super().feed_data(data)
         except HttpParserUpgrade as exc:
             self._protocol.read_without_upgrade(data[exc.args[0] :])
-
-
-class _Body:
-    """See ``runner.api.call.Body``."""
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self.send = cycle.send
-
-    def is_ready(self) -> bool:
-        return not (self._cycle.flow.write_paused or self._cycle.disconnected)
-
-    def write(self, data: bytes) -> None:
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-
-
-class _JoinedHead:
-    """The transport of an answer until its body begins: sends its head with that, which uvicorn does not."""
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._transport = cycle.transport
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        if not self._cycle.response_started:  # 100 Continue
-            self._transport.write(data)
-        elif not self._head:
-            self._head = data
-        else:
-            self._cycle.transport = self._transport
-            self._transport.write(self._head + data)
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def close(self) -> None:
-        self._transport.close()
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -263,9 +226,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """NOTE: where requests are pipelined, ``cycle`` of uvicorn is the last of them."""
         self._running = cycle
-        cycle.scope[BODY_KEY] = _Body(cycle)  # type: ignore[literal-required]
+        cycle.scope[BODY_KEY] = ConnectionBody(cycle)  # type: ignore[literal-required]
         if cycle.scope["method"] != "HEAD":  # Which has no body.
-            cycle.transport = _JoinedHead(cycle)  # type: ignore[assignment]
+            cycle.transport = JoinedHead(cycle)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
     @staticmethod
