@@ -5,39 +5,28 @@ model that the library can batch, or an embedding model (``embedding``); its wei
 directory as the library saves them.
 """
 
-import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import torch
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging as transformers_logging
+from transformers import AutoModel
 
 from engine.pooling import Pooling, read_pooling
 from errors.coded_error import CodedError
-from errors.engines import EngineStartFailed
 from runner.engines.guides.compile import GuideCompiler, open_guides
 from runner.engines.guides.follow import Follower
 from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.messages import ALL_GUIDE_TYPES, Ready, Statistics, Submit
-from runner.engines.transformers import attention, gpu_attention
-from runner.engines.transformers.batching import ENGINE_KIND, LIBRARY_LOGGER, Batching
+from runner.engines.transformers.batching import Batching
 from runner.engines.transformers.embedding import EmbeddingEngine
+from runner.engines.transformers.loading import load_model, placed, read_model, start_failed
 from runner.engines.transformers.sequence import Sequence
-from runner.engines.transformers.settings import Options, batching_config
+from runner.engines.transformers.settings import ENGINE_KIND, Options, batching_config
 
 _CLOSE_TIMEOUT_S = 30.0
-_NEEDED_FACTS = ("vocab_size", "max_position_embeddings", "num_attention_heads")
-_UNUSED = "pooler."
-"""Weights for BERT's training, which published embedding models may lack."""
-# Weights up to this size fit the processor's caches: splitting such small operations costs more than it
-# gains, and busy-waiting threads would take time from the other processes of a small machine.
-_ONE_THREAD_WEIGHT_BYTES = 32 << 20
 
 
 class TransformersEngine:
@@ -98,7 +87,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     """
     parsed = Options.parse(options)
     if not (engine_dir / "config.json").is_file():
-        raise _start_failed(f"{engine_dir} has no config.json")
+        raise start_failed(f"{engine_dir} has no config.json")
     if (pooling := read_pooling(engine_dir)) is not None:
         return _load_embedding(engine_dir, sink, parsed, pooling)
     # NOTE: load in a thread that ends before the loop begins. Each computing thread has its own OpenMP
@@ -115,7 +104,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
 
 
 def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Ready]:
-    model = _load_model(engine_dir, options)
+    model = load_model(engine_dir, options)
     config = model.config.get_text_config()
     batching = Batching(model, batching_config(options, config, model.dtype), sink)
     ready = Ready(
@@ -129,9 +118,9 @@ def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Rea
 
 
 def _load_embedding(engine_dir: Path, sink: Sink, options: Options, pooling: Pooling) -> EmbeddingEngine:
-    model = _read_model(AutoModel, engine_dir, options)
+    model = read_model(AutoModel, engine_dir, options)
     if model.config.is_encoder_decoder:
-        raise _start_failed(f"{type(model).__name__} has an encoder and a decoder, and embeds with neither")
+        raise start_failed(f"{type(model).__name__} has an encoder and a decoder, and embeds with neither")
     config = model.config.get_text_config()
     ready = Ready(
         engine_kind=ENGINE_KIND,
@@ -140,51 +129,4 @@ def _load_embedding(engine_dir: Path, sink: Sink, options: Options, pooling: Poo
         max_batch_size=options.max_batch_size,
         is_embedding=True,
     )
-    return EmbeddingEngine(_placed(model, options), pooling, sink, ready)
-
-
-def _load_model(engine_dir: Path, options: Options) -> PreTrainedModel:
-    model = _read_model(AutoModelForCausalLM, engine_dir, options)
-    config = model.config.get_text_config()
-    absent = [name for name in _NEEDED_FACTS if getattr(config, name, None) is None]
-    if absent:
-        raise _start_failed(f"{type(config).__name__} has no {absent[0]}, which continuous batching needs")
-    if options.is_cpu:
-        attention.install()
-    model = _placed(model, options)
-    if not options.is_cpu:
-        gpu_attention.install(model)
-    return model
-
-
-def _read_model(kind: Any, engine_dir: Path, options: Options) -> PreTrainedModel:
-    """The model by the library's class ``kind``."""
-    transformers_logging.disable_progress_bar()
-    # The library logs sizes, seeds and hints about attention at every start.
-    logging.getLogger(LIBRARY_LOGGER).setLevel(logging.WARNING)
-    model, info = kind.from_pretrained(
-        engine_dir,
-        dtype=options.dtype or "auto",
-        local_files_only=True,
-        # Without this the library asks at the terminal.
-        trust_remote_code=False,
-        output_loading_info=True,
-    )
-    # NOTE: the library initializes missing weights with random numbers.
-    if missing := sorted(name for name in info["missing_keys"] if not name.startswith(_UNUSED)):
-        raise _start_failed(f"the weights lack {', '.join(missing[:3])}")
-    loaded: PreTrainedModel = model
-    return loaded
-
-
-def _placed(model: PreTrainedModel, options: Options) -> PreTrainedModel:
-    """The model on its device."""
-    if not options.is_cpu:
-        return model.to(options.device)
-    if model.get_memory_footprint() <= _ONE_THREAD_WEIGHT_BYTES:
-        torch.set_num_threads(1)
-    return model
-
-
-def _start_failed(reason: str) -> EngineStartFailed:
-    return EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason)
+    return EmbeddingEngine(placed(model, options), pooling, sink, ready)

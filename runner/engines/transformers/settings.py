@@ -12,6 +12,7 @@ from transformers import ContinuousBatchingConfig, PretrainedConfig
 
 from runner.engines.protocol.options import Parser, integer, one_of, parse_options
 
+ENGINE_KIND = "transformers"
 _DTYPES = {"auto": None, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _DEFAULT_BATCH_SIZE = {"cpu": 32, "cuda": 256}
 # On a CPU. Small pages, because cached prefixes consist of whole pages. A prompt is processed in parts of at

@@ -21,7 +21,7 @@ from transformers.generation.continuous_batching.requests import RequestState
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING, FIFOScheduler
 
 from runner.engines.protocol.messages import Submit
-from runner.engines.transformers import batching as transformers_batching
+from runner.engines.transformers import library_parts
 from runner.engines.transformers.adapter import load
 from runner.engines.transformers.attention import install, sdpa_per_sequence
 from runner.engines.transformers.batching import Batching
@@ -43,10 +43,10 @@ def batching(tmp_path_factory: pytest.TempPathFactory) -> Batching:
 
 def test_the_loop_works_with_our_parts(batching: Batching) -> None:
     processor = batching._processor
-    assert isinstance(processor.output_router, transformers_batching._Router)
-    assert isinstance(processor.scheduler, transformers_batching._Scheduler)
-    assert isinstance(processor.offloading_manager.scheduler, transformers_batching._Scheduler)
-    assert isinstance(processor.background_thread_status, transformers_batching._Status)
+    assert isinstance(processor.output_router, library_parts.Router)
+    assert isinstance(processor.scheduler, library_parts.Scheduler)
+    assert isinstance(processor.offloading_manager.scheduler, library_parts.Scheduler)
+    assert isinstance(processor.background_thread_status, library_parts.Status)
     processors = list(processor.model_runner.logit_processor.logits_processor)
     assert [type(part) for part in processors] == [SamplingProcessor]
     assert processor.logit_processor is processor.model_runner.logit_processor
