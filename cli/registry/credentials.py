@@ -5,7 +5,6 @@ import binascii
 import json
 import os
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ _DOCKER_HUB = "https://index.docker.io/v1/"
 _HELPER_TIMEOUT_S = 30.0
 
 
-def find_credentials(host: str, environment: Mapping[str, str] | None = None) -> tuple[str, str] | None:
+def find_credentials(host: str) -> tuple[str, str] | None:
     """User and password for ``host`` from Docker's configuration and its credential helpers, or None.
 
     What can't be read counts as not there: the registry then says whether it was needed.
     """
-    environment = os.environ if environment is None else environment
-    folder = environment.get("DOCKER_CONFIG") or Path(environment.get("HOME", "/")) / ".docker"
+    folder = os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker"
     config = _read(Path(folder) / "config.json")
     server = _DOCKER_HUB if host == "registry-1.docker.io" else host
     helper = _mapping(config.get("credHelpers")).get(server) or config.get("credsStore")

@@ -21,17 +21,16 @@ def unpack(
     stream: ByteStream,
     target: Path,
     *,
-    place: str = "engine.tar",
     size_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Unpack the tar (or tar.gz) that ``stream`` delivers into the new directory ``target``.
 
-    The tar is read once and never stored. ``place`` names it in errors; ``size_bytes`` is its size, if
-    known. ``target`` may exist if it is empty. Every error is coded (13xx) and leaves nothing behind. For a
-    tar without a manifest the one returned is derived, and not written.
+    The tar is read once and never stored. ``size_bytes`` is its size, if known. ``target`` may exist if
+    it is empty. Every error is coded (13xx) and leaves nothing behind. For a tar without a manifest the one
+    returned is derived, and not written.
     """
-    return unpack_content(ContentReader(stream, place, size_bytes), target, progress)
+    return unpack_content(ContentReader(stream, "engine.tar", size_bytes), target, progress)
 
 
 def unpack_content(reader: ContentReader, target: Path, progress: Progress | None) -> Manifest:

@@ -22,7 +22,6 @@ _RENDEZVOUS_TIMEOUT_S = 3600.0
 class Run:
     """A load test that was run: its records in order, and what it cost on this side."""
 
-    plan: Plan
     processes: int
     records: list[Record] = field(repr=False)
     client_cpu_s: float
@@ -39,7 +38,7 @@ def run(plan: Plan, target: Target, processes: int = 1) -> Run:
         cpu_before_s = time.process_time()
         generator = Generator(plan, target)
         records = asyncio.run(generator.run())
-        return Run(plan, 1, _since(generator.started_s, records), time.process_time() - cpu_before_s)
+        return Run(1, _since(generator.started_s, records), time.process_time() - cpu_before_s)
     shares = plan.shares(processes)
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(shares), timeout=_RENDEZVOUS_TIMEOUT_S)
@@ -50,7 +49,7 @@ def run(plan: Plan, target: Target, processes: int = 1) -> Run:
         theirs.close()
         children.append(ours)
     parts, starts_s, cpu_s = zip(*(connection.recv() for connection in children), strict=True)
-    return Run(plan, len(shares), _since(min(starts_s), chain.from_iterable(parts)), sum(cpu_s))
+    return Run(len(shares), _since(min(starts_s), chain.from_iterable(parts)), sum(cpu_s))
 
 
 def _child(plan: Plan, target: Target, barrier: Barrier, results: Connection) -> None:

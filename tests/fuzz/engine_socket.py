@@ -139,7 +139,7 @@ class _Server:
                 assert request_id == submit.request_id
                 tokens += new
         assert (tokens, answer.reason) == (GOOD.input_ids, "length")
-        _wait_until(lambda: not self.engine.running and not self._requests.num_running)
+        _wait_until(lambda: not self.engine.running and not self._requests._running)
 
 
 server = lru_cache(_Server)

@@ -108,10 +108,6 @@ class Requests:
         self._relay = Relay(relay_rest(len(os.sched_getaffinity(0))), self._flush)
         self._progress_s = time.monotonic()
 
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
-
     def serve(self, engine: EngineAdapter) -> None:
         """Pass requests to ``engine`` from now on."""
         self._engine = engine

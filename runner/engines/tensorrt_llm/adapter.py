@@ -5,7 +5,6 @@ Written for the published interface of 0.16, and tested only with a stand-in of 
 NOTE: importing ``tensorrt_llm`` initializes MPI, so only processes that serve such an engine import it.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,8 +33,6 @@ ENGINE_KIND = "tensorrt_llm"
 _AWAIT = timedelta(milliseconds=100)
 """Longest wait for responses, and so for the end of the thread."""
 _CLOSE_TIMEOUT_S = 3.0
-
-log = logging.getLogger("cog_triton.engine")
 
 
 @dataclass

@@ -7,7 +7,6 @@ call here. HTTP/2: https://www.rfc-editor.org/rfc/rfc9113, its headers: https://
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from urllib.parse import unquote
 
@@ -34,8 +33,6 @@ _MAX_STREAM_ID = (1 << 31) - (1 << 20)
 _MAX_HEADERS_BYTES = 1 << 20
 _INDEXED = 0x7F
 """Headers whose bytes are all greater are references to a table, and leave it as it is."""
-
-log = logging.getLogger("cog_triton.triton_front")
 
 
 class TritonConnection(asyncio.BufferedProtocol):

@@ -14,7 +14,6 @@ import pytest
 from perf.load.chart import Chart, thinned, ticks
 from perf.load.clients import Run
 from perf.load.html_report import html_report, token_rate
-from perf.load.plan import Plan
 from perf.load.record import Record
 from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
@@ -81,7 +80,7 @@ def made_run(*, is_streaming: bool = False) -> Run:
     ]
     records.append(record(2.5, 2.75, outcome="busy", error="HTTP 409"))
     records.append(record(2.5, 2.75, outcome="failed", error="<script>alert(1)</script>"))
-    return Run(Plan("batch", 24, 8.0), 1, records, client_cpu_s=0.25)
+    return Run(1, records, client_cpu_s=0.25)
 
 
 def test_the_documented_report_is_printed_section_by_section() -> None:
@@ -101,7 +100,7 @@ def test_what_clients_saw_stands_below() -> None:
 
 
 def test_a_test_in_which_nothing_was_completed_is_told_too() -> None:
-    run = Run(Plan("rps", 1, 1), 1, [record(0, 0.5, outcome="failed", error="no")], 0.0)
+    run = Run(1, [record(0, 0.5, outcome="failed", error="no")], 0.0)
     report = text_report(CONFIGURATION, summarize(run))
     assert "Total requests completed: 0" in report
     assert "SSTPS - Mean: -" in report
@@ -109,7 +108,7 @@ def test_a_test_in_which_nothing_was_completed_is_told_too() -> None:
 
 
 def test_a_client_that_was_too_slow_says_so() -> None:
-    late = Run(Plan("rps", 1, 1), 1, [record(0.5, 1.0, scheduled_s=0.0)], client_cpu_s=0.99)
+    late = Run(1, [record(0.5, 1.0, scheduled_s=0.0)], client_cpu_s=0.99)
     report = text_report({}, summarize(late))
     assert "Warning: a request was sent 500 ms late" in report
     assert "Warning: the load generator used 99%" in report
@@ -228,5 +227,5 @@ def test_a_chart_of_very_many_points_stays_small_and_keeps_the_last() -> None:
 
 def test_an_open_loop_that_lost_all_has_a_page() -> None:
     records: list[Record] = []
-    run = Run(Plan("rps", 1, 1), 1, records, 0.0)
+    run = Run(1, records, 0.0)
     assert "Total requests made: 0" in html_report({}, summarize(run), records)

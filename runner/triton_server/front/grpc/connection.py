@@ -52,8 +52,7 @@ _MAX_SETTINGS = 64
 
 @dataclass(slots=True)
 class _Part:
-    data: bytes
-    is_last: bool = False
+    data: bytes = b""
     trailers: Headers | None = None
     """Sent instead of data, at the end."""
 
@@ -102,18 +101,15 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         """What the other side has not read, as far as it is in this process."""
         return self.unsent_bytes + self._transport.get_write_buffer_size()
 
-    def send_message(self, stream_id: int, message: bytes, *, is_last: bool = False) -> None:
-        self._send(stream_id, _Part(prefixed(message), is_last))
-
-    def half_close(self, stream_id: int) -> None:
-        self._send(stream_id, _Part(b"", is_last=True))
+    def send_message(self, stream_id: int, message: bytes) -> None:
+        self._send(stream_id, _Part(prefixed(message)))
 
     def send_trailers(self, stream_id: int, trailers: Headers) -> None:
-        self._send(stream_id, _Part(b"", is_last=True, trailers=trailers))
+        self._send(stream_id, _Part(trailers=trailers))
 
-    def send_headers(self, stream_id: int, headers: Headers, *, is_last: bool = False) -> None:
+    def send_headers(self, stream_id: int, headers: Headers) -> None:
         with suppress(ProtocolError):  # It is closed.
-            self._h2.send_headers(stream_id, headers, end_stream=is_last)
+            self._h2.send_headers(stream_id, headers)
             self._flush_soon()
 
     def reset(self, stream_id: int) -> None:
@@ -248,7 +244,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             part.data = data[sent:] if sent else data
             if len(part.data) > window:
                 return False
-            self._h2.send_data(stream_id, part.data, end_stream=part.is_last)
+            self._h2.send_data(stream_id, part.data)
         except ProtocolError:
             pass  # The stream is closed.
         return True

@@ -97,7 +97,7 @@ def test_a_library_that_raises_fails_the_request_alone(requests: Requests) -> No
     assert isinstance(end, Failed)
     assert "E2109" in str(end.error.restore())
     assert "out of blocks" in str(end.error.restore())
-    assert requests.num_running == 0
+    assert not requests._running
 
 
 def test_a_client_that_comes_when_files_are_short_is_served_later(requests: Requests, tmp_path: Path) -> None:
