@@ -1,8 +1,22 @@
 """Every error code of the project, once: ``E[category][subcategory][sequence] Name: sentence``.
 
-Category 1 is the caller's to fix, 2 is ours. Subcategories: 10xx any framework, 11xx Triton arguments,
-12xx build config, 13xx engine artifact, 14xx image, 15xx load test, 16xx OpenAI-compatible API, 17xx chat;
-21xx Triton, 22xx vLLM, 23xx engine build, 24xx TensorRT-LLM, 25xx registry, 26xx OpenAI-compatible API.
+Category 1 is the caller's to fix, 2 is ours. The subcategories, and the modules that have them:
+
+    requests         10, 11      any API, Triton's arguments
+    settings         10          settings, ports, what a machine must provide
+    triton_front     11, 21      the front of Triton
+    external_triton  11, 21      an external Triton
+    build_config     12          build configs
+    download         13          where an engine comes from
+    engine_tar       13          the files of an engine
+    machine          13          what an engine needs that the GPUs here lack
+    image            14, 25      images, and their registry
+    load_test        15          load tests and measurements
+    api              16, 26      the API server
+    chat             17          chats and their templates
+    triton           21          Triton, and the way to it
+    engines          21, 22, 24  an engine and its processes, vLLM, TensorRT-LLM
+    build            23          builds
 """
 
 from __future__ import annotations

@@ -59,6 +59,17 @@ def test_every_code_of_every_class_is_its_own() -> None:
     assert sorted(codes) == sorted(set(codes)) == sorted(BY_CODE)
 
 
+def test_the_docstring_has_the_subcategories_of_each_module() -> None:
+    told = {
+        f"errors.{module}": set(codes.split(", "))
+        for module, codes in re.findall(r"^ {4}(\w+) +(\d\d(?:, \d\d)*) ", str(errors.__doc__), re.MULTILINE)
+    }
+    found: dict[str, set[str]] = {}
+    for code, error in BY_CODE.items():
+        found.setdefault(error.__module__, set()).add(code[1:3])
+    assert told == found
+
+
 def test_every_name_is_its_own() -> None:
     names = [each.__name__ for each in all_classes()]
     assert sorted(names) == sorted(set(names))
