@@ -4,6 +4,7 @@
 {
   # "runner" or "builder".
   kind,
+  # Layers below.
   below,
 }:
 

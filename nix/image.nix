@@ -12,6 +12,7 @@
 }:
 
 {
+  # As users of a registry read it.
   name,
   # From the bottom to the top: what changes least comes first.
   layers,

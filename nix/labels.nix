@@ -2,6 +2,7 @@
 { revision, created }:
 
 {
+  # Of the image.
   name,
   # "runner" or "builder".
   kind,

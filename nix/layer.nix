@@ -6,6 +6,7 @@
 }:
 
 {
+  # What it holds, in words: "engine environment".
   name,
   # A folder whose content lies at /. Its links are what brings store paths into the image.
   root,

@@ -6,6 +6,7 @@
 }:
 
 {
+  # Of the image.
   name,
   # What is in the image: folders of libraries and programs.
   folders,

@@ -14,6 +14,7 @@
 }:
 
 {
+  # Of the image.
   name,
   # "runner" or "builder".
   kind,
@@ -23,7 +24,7 @@
   sm ? null,
   # Whether it is for NVIDIA GPUs.
   gpu ? false,
-  # Packages of nixpkgs that the engine needs besides wheels.
+  # Packages of nixpkgs whose libraries, and whose programs, the engine needs besides wheels.
   libraries ? [ ],
   programs ? [ ],
   # Folders of libraries in the engine's environment that libraries elsewhere look for.

@@ -38,7 +38,6 @@ let
   fromPlace = [ "${places.${source}}/${builtins.replaceStrings [ "+" ] [ "%2B" ] file}" ];
 in
 fetchurl {
-
   name = file;
   urls =
     if source == null then
