@@ -120,8 +120,6 @@ def render(
     ``engine_socket``: where the engine server listens. ``arrival``: the file that announces that the engine
     is complete.
     """
-    if target.exists():
-        shutil.rmtree(target)
     facts = {
         # Accepted in the arguments of every model; only preprocessing uses them.
         "end_id": "",
@@ -145,26 +143,13 @@ def render(
     _override(values, overrides)
     is_cpp = values[SLOT]["triton_backend"] == CPP_BACKEND
     if is_cpp:
-        if values[SLOT]["decoupled_mode"] == "false":
-            raise InvalidSetting(
-                name=f"instantiate.server.{SLOT}.args.decoupled_mode",
-                expected="true: with NVIDIA's C++ backend all requests are streamed by Triton",
-                value="false",
-            )
-        templates = {model: _SLOT_ONLY.sub("", template) for model, template in templates.items()}
-        if not values[SLOT]["guided_decoding_backend"]:
-            # NOTE: NVIDIA's backend would ignore guides; without these inputs Triton refuses them.
-            templates = {model: _GUIDED.sub("", template) for model, template in templates.items()}
+        templates = _cpp_templates(templates, values[SLOT])
     templates[BLS] = templates[ENSEMBLE].replace('name: "ensemble"', f'name: "{BLS}"')
     templates[ENSEMBLE] = _BLS_ONLY.sub("", templates[ENSEMBLE])
     values[BLS] = values[ENSEMBLE]
-    for model, template in templates.items():
-        version = target / model / "1"
-        version.mkdir(parents=True)
-        (target / model / "config.pbtxt").write_text(_fill(model, template, values[model]))
-        if model not in (ENSEMBLE, BLS) and not (model == SLOT and is_cpp):
-            (version / "model.py").write_text(_model_py(model))
-    found = _PARAMETER.findall((target / SLOT / "config.pbtxt").read_text())
+    configs = {model: _fill(model, template, values[model]) for model, template in templates.items()}
+    _write(target, configs, without_program={ENSEMBLE, BLS, *([SLOT] if is_cpp else [])})
+    found = _PARAMETER.findall(configs[SLOT])
     options = {name: value for name, value in found if name not in _NOT_OPTIONS}
     if supports(engine.manifest.engine_kind, "max_queue_size"):
         options["max_queue_size"] = values[SLOT]["max_queue_size"]
@@ -172,6 +157,32 @@ def render(
         float(values[SLOT][name]) for name in ("engine_start_timeout_s", "engine_hang_timeout_s")
     )
     return Rendered(is_cpp, options, start_timeout_s, hang_timeout_s)
+
+
+def _cpp_templates(templates: Mapping[str, str], slot: Mapping[str, str]) -> dict[str, str]:
+    """Without the inputs and outputs that NVIDIA's C++ backend does not have."""
+    if slot["decoupled_mode"] == "false":
+        raise InvalidSetting(
+            name=f"instantiate.server.{SLOT}.args.decoupled_mode",
+            expected="true: with NVIDIA's C++ backend all requests are streamed by Triton",
+            value="false",
+        )
+    left = {model: _SLOT_ONLY.sub("", template) for model, template in templates.items()}
+    if slot["guided_decoding_backend"]:
+        return left
+    # NOTE: NVIDIA's backend would ignore guides; without these inputs Triton refuses them.
+    return {model: _GUIDED.sub("", template) for model, template in left.items()}
+
+
+def _write(target: Path, configs: Mapping[str, str], without_program: set[str]) -> None:
+    if target.exists():
+        shutil.rmtree(target)
+    for model, config in configs.items():
+        version = target / model / "1"
+        version.mkdir(parents=True)
+        (target / model / "config.pbtxt").write_text(config)
+        if model not in without_program:
+            (version / "model.py").write_text(_model_py(model))
 
 
 def _override(values: dict[str, dict[str, str]], overrides: Mapping[str, Mapping[str, object]]) -> None:

@@ -39,7 +39,7 @@ from runner.triton_server.client import TritonClient
 from runner.triton_server.command import TritonCommand
 from runner.triton_server.front.supervisor import TritonFront
 from runner.triton_server.install import cpp_backend_dir, install_triton
-from runner.triton_server.model_repository import render
+from runner.triton_server.model_repository import Rendered, render
 from runner.triton_server.supervisor import TritonServer
 
 _CHUNK_FACTOR = 8
@@ -127,36 +127,40 @@ class EngineStack:
         if rendered.is_cpp:
             self.requests = RequestGuard(triton_client, self._shapes)
         else:
-            start = Start(
-                engine_kind=manifest.engine_kind,
-                engine_dir=engine.path,
-                options=dict(rendered.options),
-                arrival=self._arrival,
-                hang_timeout_s=rendered.hang_timeout_s,
-                metrics_dir=metrics_dir(port),
-                traces=engine_traces(settings.otlp_traces_url, settings.service_name),
-            )
-            path = engine_socket_path(port)
-            client = EngineClient(
-                path, settings.triton_timeout_s, manifest.engine_kind, Coalescing(_CHUNK_FACTOR)
-            )
-            self.engine = EngineServer(
-                settings.engine_python,
-                start,
-                path,
-                client,
-                self._log,
-                self.failure_log().add,
-                start_timeout_s=rendered.start_timeout_s,
-            )
-            await self._exits.enter_async_context(client)
-            self._start(self.engine)
+            client = await self._start_engine_server(engine, rendered)
             self.requests = RequestGuard(client, self._shapes)
         front = TritonFront(
             settings, ports, manifest.engine_kind, self.engine_socket, self._log, self.failure_log().add
         )
         self._start(front)  # Before Triton, so that it ends after it.
         self._start(self.triton)
+
+    async def _start_engine_server(self, engine: Engine, rendered: Rendered) -> EngineClient:
+        """Returns this process's client of it."""
+        settings, engine_kind = self._settings, engine.manifest.engine_kind
+        start = Start(
+            engine_kind=engine_kind,
+            engine_dir=engine.path,
+            options=dict(rendered.options),
+            arrival=self._arrival,
+            hang_timeout_s=rendered.hang_timeout_s,
+            metrics_dir=metrics_dir(settings.triton_http_port),
+            traces=engine_traces(settings.otlp_traces_url, settings.service_name),
+        )
+        path = engine_socket_path(settings.triton_http_port)
+        client = EngineClient(path, settings.triton_timeout_s, engine_kind, Coalescing(_CHUNK_FACTOR))
+        self.engine = EngineServer(
+            settings.engine_python,
+            start,
+            path,
+            client,
+            self._log,
+            self.failure_log().add,
+            start_timeout_s=rendered.start_timeout_s,
+        )
+        await self._exits.enter_async_context(client)
+        self._start(self.engine)
+        return client
 
     def _start(self, process: SupervisedProcess) -> None:
         process.begin()

@@ -6,7 +6,9 @@ import asyncio
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.front import front_socket_path
@@ -68,20 +70,10 @@ async def serve(start: Start) -> None:
             is_managed=is_managed,
         )
         connections: Connections[HTTPConnection] = Connections()
-        for fd, factory in (
-            (
-                start.http_fd,
-                lambda: HTTPConnection(http.handle, http.check, connections, budget, max_body_bytes),
-            ),
-            (start.grpc_fd, grpc.connection),
-            (
-                start.metrics_fd,
-                lambda: HTTPConnection(http.handle_metrics, http.check, connections, budget, 0),
-            ),
-        ):
-            server = await loop.create_server(factory, sock=socket.socket(fileno=fd), start_serving=False)
-            await exits.enter_async_context(server)
-            await server.start_serving()
+        new = partial(HTTPConnection, check=http.check, connections=connections, budget=budget)
+        await _listen(exits, start.http_fd, partial(new, http.handle, max_body_bytes=max_body_bytes))
+        await _listen(exits, start.grpc_fd, grpc.connection)
+        await _listen(exits, start.metrics_fd, partial(new, http.handle_metrics, max_body_bytes=0))
         freeze_loaded_objects()
         tasks = [
             asyncio.create_task(_watch_unread(connections, grpc.connections)),
@@ -95,6 +87,13 @@ async def serve(start: Start) -> None:
         for connection in everyone:
             connection.abort()
         triton.close()
+
+
+async def _listen(exits: AsyncExitStack, fd: int, new_connection: Callable[[], asyncio.BaseProtocol]) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(new_connection, sock=socket.socket(fileno=fd), start_serving=False)
+    await exits.enter_async_context(server)
+    await server.start_serving()
 
 
 async def _watch_unread(*groups: Connections[HTTPConnection] | Connections[GRPCConnection]) -> None:
