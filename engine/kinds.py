@@ -4,6 +4,7 @@ Every other module asks this table and compares no kind's name. What a kind need
 module that is imported only where such an engine runs:
 
     load(engine_dir, sink, options) -> Engine    load the engine; see runner.engines.protocol.adapter
+    prepare(options) -> None                     with ``prepares``: begin without the engine's files
     num_ranks(engine_dir) -> int                 with ``has_ranks``: how many processes mpirun starts
     follow(engine_dir, options) -> None          with ``has_ranks``: work as a rank that does not lead
 
@@ -80,9 +81,8 @@ class Kind:
     """An engine on several GPUs is a process for each, started by mpirun."""
     libraries: tuple[str, ...] = ()
     """Packages that take long to import."""
-    preload: str | None = None
-    """Module to import while the engine's files arrive. It must not read them, nor the environment that they
-    decide on: so not vllm itself, and not tensorrt_llm, whose import starts MPI."""
+    prepares: bool = False
+    """Its adapter has something to do while the engine's files arrive, besides being imported."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of the worker, where it has no such variables."""
     marker_file: str | None = None
@@ -138,7 +138,7 @@ _ROWS = (
         serves_models=True,
         checkout_environment=".venv-vllm",
         libraries=("torch", "transformers", "vllm"),
-        preload="torch",
+        prepares=True,
         # As vLLM itself has it for several GPUs: its work is on the GPU, and idle threads spin.
         environment={"OMP_NUM_THREADS": "1"},
         marker_file=ENGINE_ARGS_NAME,
@@ -169,7 +169,6 @@ _ROWS = (
         serves_models=True,
         runs_in_child=True,
         libraries=("torch", "transformers"),
-        preload="runner.engines.transformers.adapter",
         capabilities=frozenset(
             {"log_probs", "min_p", "logit_bias", "priority", "guides", "chat_guides", "guided_min_length"}
         ),

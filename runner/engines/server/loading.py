@@ -33,11 +33,12 @@ def start_errors(engine_kind: str) -> Iterator[None]:
 def load_engine(start: Start, sink: Sink) -> EngineAdapter:
     """Wait for the engine's files, and load it. Raises errors of its library as well."""
     kind = find_kind(start.engine_kind)
-    if kind.preload is not None:
-        with suppress(Exception):  # A failure shows when the engine is loaded.
-            importlib.import_module(kind.preload)
-    await_arrival(start.arrival)
     with uncollected():
+        with suppress(Exception):  # A failure shows when the engine is loaded.
+            adapter = importlib.import_module(kind.adapter)
+            if kind.prepares:
+                adapter.prepare(start.options)
+        await_arrival(start.arrival)
         engine: EngineAdapter = importlib.import_module(kind.adapter).load(
             start.engine_dir, sink, start.options
         )

@@ -4,6 +4,7 @@ The engine server spawns the core, which runs the model, itself or in one proces
 results of a step as one message. vLLM does not detokenize anything.
 """
 
+import importlib
 import logging
 import sys
 from collections.abc import Mapping
@@ -19,13 +20,22 @@ from runner.engines.vllm.arguments import (
     ENGINE_KIND,
     guide_end_id,
     prepare_environment,
+    prepare_import,
     read_arguments,
 )
+from runner.engines.vllm.core_process import spawn_early
 
 PINNED_VERSION = "0.24.0"
 """The version that this adapter is tested with. It uses vLLM's internal client and messages."""
 
 log = logging.getLogger("cog_triton.engine")
+
+
+def prepare(options: Mapping[str, str]) -> None:
+    """Import vLLM here and, at the same time, in the process of its core."""
+    prepare_import(options.get("engine_cache_dir"))
+    spawn_early()
+    importlib.import_module("runner.engines.vllm.client")
 
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdapter:

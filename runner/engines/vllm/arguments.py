@@ -55,7 +55,16 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
 
 
 def prepare_environment(arguments: Mapping[str, Any], cache_dir: str | None) -> None:
-    """Set the variables that vLLM reads when it is imported, unless the operator has set them."""
+    """Set the variables that vLLM reads, unless the operator has set them."""
+    prepare_import(cache_dir)
+    if arguments.get("distributed_executor_backend") != "ray" and arguments.get("nnodes", 1) <= 1:
+        # NOTE: otherwise vLLM connects to a public address to find this machine's own, which several machines
+        # need.
+        os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
+
+
+def prepare_import(cache_dir: str | None) -> None:
+    """Set those that vLLM reads when it is imported. None of them depends on the engine's files."""
     values = {
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -67,10 +76,6 @@ def prepare_environment(arguments: Mapping[str, Any], cache_dir: str | None) -> 
         # NOTE: vLLM's default imports flashinfer even if it is not installed.
         "VLLM_USE_FLASHINFER_SAMPLER": "1" if importlib.util.find_spec("flashinfer") else "0",
     }
-    if arguments.get("distributed_executor_backend") != "ray" and arguments.get("nnodes", 1) <= 1:
-        # NOTE: otherwise vLLM connects to a public address to find this machine's own, which several machines
-        # need.
-        values["VLLM_HOST_IP"] = "127.0.0.1"
     if cache_dir:
         values |= {"VLLM_CACHE_ROOT": f"{cache_dir}/vllm", "TRITON_CACHE_DIR": f"{cache_dir}/triton"}
     for name, value in values.items():

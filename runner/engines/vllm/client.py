@@ -6,6 +6,8 @@ to each request; the engine server needs all tokens of a step together.
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 from typing import Any
 
@@ -17,11 +19,14 @@ from vllm.v1.executor import Executor
 
 from engine.pooling import Pooling, PoolingMode
 from errors.engines import VllmArgumentsRefused, VllmStartFailed
+from runner.engines.vllm.core_process import becomes_core, release
 from runner.engines.vllm.root_cause import RootCause, write_root_cause
 from runner.engines.vllm.scheduler import ReportingAsyncScheduler, ReportingScheduler
 
 _POOLING_TYPES: dict[PoolingMode, str] = {"mean": "MEAN", "cls": "CLS", "lasttoken": "LAST"}
 _KILLED = "its process was killed or crashed"
+
+log = logging.getLogger("cog_triton.engine")
 
 
 class Client(SyncMPClient):  # type: ignore[misc]
@@ -54,6 +59,7 @@ class Client(SyncMPClient):  # type: ignore[misc]
 
 def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> VllmConfig:
     """vLLM's configuration. Raises VllmArgumentsRefused."""
+    environment = dict(os.environ)
     try:
         if pooling is not None:
             pooler = PoolerConfig(
@@ -65,6 +71,10 @@ def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> Vl
     # vLLM raises ValueError, AssertionError, pydantic's and many other errors.
     except Exception as exc:
         raise VllmArgumentsRefused(reason=_one_line(f"{type(exc).__name__}: {exc}")) from exc
+    # NOTE: for some models vLLM sets variables here that others of its modules read when they are imported.
+    if changed := sorted({key for key, _ in environment.items() ^ os.environ.items()}):
+        log.info("vLLM's configuration sets %s: the core imports vLLM again", ", ".join(changed))
+        release()
     scheduler = config.scheduler_config
     scheduler.scheduler_cls = ReportingAsyncScheduler if scheduler.async_scheduling else ReportingScheduler
     return config
@@ -75,7 +85,8 @@ def start(config: VllmConfig) -> Client:
     root_cause = RootCause()
     write_root_cause()
     try:
-        client = Client(config, root_cause)
+        with becomes_core():
+            client = Client(config, root_cause)
     except Exception as exc:
         reason = _one_line(root_cause.first() or f"{type(exc).__name__}: {exc}")
         raise VllmStartFailed(reason=reason, remedy=_remedy(reason)) from exc

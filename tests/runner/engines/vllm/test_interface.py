@@ -20,6 +20,7 @@ NAMES = (
     "vllm.v1.engine.EngineCoreOutputs",
     "vllm.v1.engine.FinishReason",
     "vllm.v1.engine.core_client.SyncMPClient",
+    "vllm.v1.engine.utils.get_mp_context",
     "vllm.v1.metrics.stats.PrefillStats",
     "vllm.v1.metrics.stats.SchedulerStats",
     "vllm.sampling_params.SamplingParams",

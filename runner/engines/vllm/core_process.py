@@ -1,0 +1,110 @@
+"""The process of vLLM's engine core, which starts before vLLM is imported here.
+
+vLLM spawns its core once it has its configuration. The core then imports vLLM, as this process did before:
+two imports of many seconds, one after the other. Here its process imports at the same time as this one, while
+the engine's files arrive, and then waits for its work.
+
+NOTE: spawned, not forked: a core that is forked from a process with vLLM launches kernels more slowly.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any
+
+from runner.supervision.tuning import uncollected
+
+STARTS_EARLY = True
+"""False: vLLM spawns its core."""
+_NAME = "EngineCore"
+_MODULES = ("vllm.v1.engine.core", "vllm.v1.worker.gpu_worker")
+_SETS_LIBRARY_PATH = "VLLM_ENABLE_CUDA_COMPATIBILITY"
+"""With it, importing vLLM sets ``LD_LIBRARY_PATH``, which Linux reads when a process starts."""
+
+
+class CoreProcess(SpawnProcess):
+    """Runs as soon as it is made. ``start``, which vLLM calls, gives it the core's work."""
+
+    _work: tuple[Any, dict[str, Any]]
+
+    def __init__(self) -> None:
+        receiver, sender = Pipe(duplex=False)
+        super().__init__(target=_await_work, args=(receiver,), name=_NAME)
+        super().start()
+        receiver.close()
+        self._sender = sender
+
+    def make(self, target: Any, name: str, kwargs: dict[str, Any]) -> SpawnProcess:
+        """The process that vLLM asks for: this one, unless it has to be another."""
+        is_bound = kwargs["vllm_config"].parallel_config.numa_bind
+        if self._sender.closed or name != _NAME or is_bound or kwargs["tensor_queue"] is not None:
+            return SpawnProcess(target=target, name=name, kwargs=kwargs)
+        self._work = target, kwargs
+        return self
+
+    def start(self) -> None:
+        with self._sender, suppress(BrokenPipeError):  # It was killed, which vLLM notices.
+            self._sender.send(dict(os.environ))
+            self._sender.send(self._work)
+
+    def release(self) -> None:
+        """Without work it ends."""
+        self._sender.close()
+
+
+def _await_work(receiver: Connection) -> None:
+    with suppress(Exception), uncollected():  # A failure shows when the work is received.
+        for name in _MODULES:
+            importlib.import_module(name)
+    try:
+        environment = receiver.recv()
+    except EOFError:
+        return
+    # NOTE: not all of them: setproctitle finds its place by variables that are where they were at the start.
+    os.environ.update(environment.items() - os.environ.items())
+    target, kwargs = receiver.recv()
+    receiver.close()
+    target(**kwargs)
+
+
+_process: CoreProcess | None = None
+
+
+def spawn_early() -> None:
+    """Call it when the variables are set that vLLM reads when it is imported, and before that import."""
+    global _process
+    is_spawned = os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    if STARTS_EARLY and is_spawned and _SETS_LIBRARY_PATH not in os.environ:
+        _process = CoreProcess()
+
+
+def release() -> None:
+    """End the process that was spawned early, unless it is a core: vLLM spawns another."""
+    global _process
+    if _process is not None:
+        _process.release()
+        _process = None
+
+
+@contextmanager
+def becomes_core() -> Iterator[None]:
+    """Have vLLM use the process that was spawned early, if there is one. It is released in the end."""
+    if _process is None:
+        yield
+        return
+    from vllm.v1.engine import utils
+
+    context, vllms_own = SpawnContext(), utils.get_mp_context
+    context.Process = _process.make  # type: ignore[assignment, misc]
+    utils.get_mp_context = lambda: context
+    try:
+        yield
+    finally:
+        utils.get_mp_context = vllms_own
+        release()

@@ -1,0 +1,113 @@
+"""vLLM's own engine core below the engine server, over the stand-in for a GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.kinds import find_kind
+from engine.machine.processes import descendants
+from engine.machine.root import SOURCE_ROOT
+from perf.peers.engine import standin_engine
+from perf.processes import CORE, processes
+from runner.engines.protocol.messages import Submit
+from runner.engines.vllm.arguments import ENGINE_KIND
+from tests.runner.engines.engine_server import EngineServerUnderTest
+from tests.runner.engines.listening import Listening
+from tests.runner.servers import is_running, wait_until
+
+PYTHON = SOURCE_ROOT / find_kind(ENGINE_KIND).checkout_environment / "bin" / "python"
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(not PYTHON.exists(), reason="vLLM's environment is not here"),
+]
+StartServer = Callable[..., EngineServerUnderTest]
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    engine = standin_engine(str(PYTHON), tmp_path)
+    servers = []
+
+    def start(**variables: str) -> EngineServerUnderTest:
+        server = EngineServerUnderTest(
+            ENGINE_KIND,
+            engine.folder,
+            {"engine_cache_dir": str(engine.cache)},
+            tmp_path,
+            python=engine.python,
+            environment={**engine.variables, **variables},
+        )
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def early_process(server: EngineServerUnderTest) -> int:
+    """The process that imports vLLM for the core; multiprocessing's other child tracks resources."""
+    found = wait_until(lambda: [pid for pid in descendants(server.process.pid) if is_spawned(pid)])
+    return found[0]
+
+
+def is_spawned(pid: int) -> bool:
+    return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def roles() -> dict[int, str]:
+    return {int(each.folder.name): each.role for each in processes()}
+
+
+def core_process(server: EngineServerUnderTest) -> int:
+    (core,) = (pid for pid in descendants(server.process.pid) if roles()[pid] == CORE[0])
+    return core
+
+
+def test_the_process_that_imported_is_the_core_and_they_end_together(start_server: StartServer) -> None:
+    server = start_server()
+    early = early_process(server)
+    with Listening(server) as client:
+        assert client.answer(Submit(1, [7], 3)) == ([8, 9, 10], "length")
+        below = descendants(server.process.pid)
+        assert [pid for pid in below if roles()[pid] == CORE[0]] == [early]
+        assert os.getsid(early) == os.getsid(server.process.pid)
+        assert os.getpgid(early) == os.getpgid(server.process.pid)
+        server.kill()
+    wait_until(lambda: not any(map(is_running, below)))
+
+
+def test_a_core_that_is_killed_is_noticed(start_server: StartServer) -> None:
+    server = start_server()
+    with Listening(server) as client:
+        client.send(Submit(1, [7], 500))
+        os.kill(core_process(server), signal.SIGKILL)
+        assert client.wait_for_end(1).startswith("E2205")
+    assert server.exit_code() == 70
+
+
+@pytest.mark.parametrize("killed", ["the server", "the core"])
+def test_while_vllm_is_imported_no_process_survives(start_server: StartServer, killed: str) -> None:
+    server = start_server()
+    early = early_process(server)
+    below = descendants(server.process.pid)
+    if killed == "the server":
+        server.kill()
+    else:
+        os.kill(early, signal.SIGKILL)
+        assert server.exit_code() == 1
+        assert str(server.exit_reason.read()).startswith("E2203")
+    wait_until(lambda: not any(map(is_running, below)))
+
+
+def test_why_the_core_does_not_start_is_found_in_its_log(start_server: StartServer) -> None:
+    server = start_server(STANDIN_STEP_FILE="/absent")
+    assert server.exit_code() == 1
+    reason = str(server.exit_reason.read())
+    assert reason.startswith("E2203")
+    assert "FileNotFoundError" in reason
