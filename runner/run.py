@@ -14,10 +14,12 @@ from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError, cut_text
 from errors.requests import InvalidArgumentMaxTokens, InvalidArgumentMinTokens, InvalidInput
 from runner.cog_server.coglet import check_coglet, prediction_id, prepare_run, print_lines, shown_error
+from runner.cog_server.loop_link import LoopCalls, WakeUps
 from runner.cog_server.prediction_dirs import PredictionDirs
-from runner.cog_server.streaming import LoopCalls, PredictionStream, hook_coglet
+from runner.cog_server.streaming import PredictionStream, hook_coglet
 from runner.cog_server.worker_link import WorkerLink
 from runner.engines.protocol.messages import SEEDS, Guide, Sampling
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest, random_seed
 from runner.generation.stop_sequences import StopSequences
@@ -37,11 +39,12 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
     _settings: Settings
     _service: Service
     _loop_calls: LoopCalls
+    _wake_ups: WakeUps
     _prediction_dirs: PredictionDirs
 
     async def setup(self) -> None:
         loop = asyncio.get_running_loop()
-        self._loop_calls = LoopCalls(loop)
+        self._loop_calls, self._wake_ups = LoopCalls(loop), WakeUps(loop)
         prepare_run(Runner.run)
         try:
             self._settings = load_settings()
@@ -203,12 +206,17 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             self._prediction_dirs.ended(request_id)
             raise shown_error(exc) from None
         logs_performance = log_performance_metrics or settings.log_performance_metrics
-        source = self._stream(request, logs_performance, arrived_s, request_id)
         on_end = partial(self._prediction_dirs.ended, request_id)
-        return PredictionStream(source, self._loop_calls, on_end).chunks()
+        stream = PredictionStream(self._loop_calls, self._wake_ups, on_end)
+        return stream.chunks(self._stream(request, logs_performance, arrived_s, request_id, stream.outlet))
 
     async def _stream(
-        self, request: GenerationRequest, logs_performance: bool, arrived_s: float, request_id: str
+        self,
+        request: GenerationRequest,
+        logs_performance: bool,
+        arrived_s: float,
+        request_id: str,
+        outlet: Outlet[str],
     ) -> AsyncGenerator[str, None]:
         print_lines(_logged(request))
         try:
@@ -219,7 +227,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             self._service.meter.ended("failed", exc.code)
             raise shown_error(exc) from None
         try:
-            async for text in generation.text():
+            async for text in generation.text(outlet):
                 yield text
         except CodedError as exc:
             raise shown_error(exc) from None

@@ -11,6 +11,8 @@ Read in coglet's source and observed with Cog 0.23.1. Each name of coglet that t
 Behaviour that no check at the start can see, and where it is used:
 
 * A plain generator that an async ``run`` returns is streamed; an async generator is not (``streaming``).
+* A piece of output that is an Enum is sent as its value. Any other text is first looked at as a date, a path
+  and an array (``Chunk``).
 * For each prediction ``typing.get_type_hints(run)`` compiles the annotations (``prepare_run``).
 * An error is shown as ``<class name>: <text>`` (``shown_error``).
 * Each line within a write, and each write, is one message to the server (``print_lines``).
@@ -30,6 +32,7 @@ import mmap
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
 
@@ -84,6 +87,21 @@ def _missing(library: Path) -> list[Reliance]:
 
 def _listed(reliances: Iterable[Reliance]) -> str:
     return ", ".join(f"{each.name} (for {each.lost})" for each in reliances)
+
+
+class Chunk(str):
+    """A text that coglet's worker sends for 41 us of CPU in place of 49, with Python's lock all the time.
+
+    NOTE: coglet asks whether a piece of output is a pydantic model, then whether it is an Enum, whose value
+    it sends; only then whether it is a date, a path or an array. To a coglet that does not ask, it is a text.
+    """
+
+    __slots__ = ("value",)
+    __class__ = Enum  # type: ignore[assignment]
+    model_dump = dict = None
+
+    def __init__(self, text: str) -> None:
+        self.value = text
 
 
 def prediction_id() -> str:

@@ -16,12 +16,15 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 from coglet import CancelationException
 
-from runner.cog_server.coglet import PREDICTION_COROUTINE
+from runner.cog_server.coglet import PREDICTION_COROUTINE, Chunk
+from runner.cog_server.loop_link import LoopCalls, WakeUps
+from runner.engines.protocol.outlet import Outlet
 
 _streams: weakref.WeakKeyDictionary[Generator[str, None, None], PredictionStream] = (
     weakref.WeakKeyDictionary()
@@ -30,28 +33,8 @@ _ignored: set[int] = set()
 """Threads in which Python has ignored the cancellation of a prediction."""
 
 
-class LoopCalls:
-    """Calls to make in an event loop, from any thread: in order, with one wake-up for all that wait."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._calls: deque[Callable[[], object]] = deque()
-        self._is_waking = False
-
-    def post(self, call: Callable[[], object]) -> None:
-        self._calls.append(call)
-        if not self._is_waking:
-            self._is_waking = True
-            self._loop.call_soon_threadsafe(self._make)
-
-    def _make(self) -> None:
-        self._is_waking = False  # First: a call that is posted from now on may be too late for this round.
-        for _ in range(len(self._calls)):
-            self._calls.popleft()()
-
-
 class PredictionStream:
-    """Runs ``source`` as a task of the event loop; ``chunks()`` yields its text in another thread.
+    """Runs a source of text as a task of the event loop; ``chunks()`` yields the text in another thread.
 
     It may be created in any thread; the task gets the creator's context (Cog's logs and metrics). The task
     begins with the first ``next`` on the chunks: if coglet's cancellation ends the thread before, it never
@@ -59,21 +42,24 @@ class PredictionStream:
     """
 
     def __init__(
-        self,
-        source: AsyncGenerator[str, None],
-        loop_calls: LoopCalls,
-        on_end: Callable[[], object] = lambda: None,
+        self, loop_calls: LoopCalls, wake_ups: WakeUps, on_end: Callable[[], object] = lambda: None
     ) -> None:
-        self._source = source
+        self.outlet = Outlet[str](lambda: True, self._put_text)
+        """Where the source may put text, in the loop, in place of yielding it."""
+        self._source: AsyncGenerator[str, None]
         self._on_end = on_end
-        self._queue: SimpleQueue[str | BaseException | None] = SimpleQueue()
+        self._arrived: deque[str | BaseException | None] = deque()
+        self._wake_up: SimpleQueue[None] = SimpleQueue()
+        self._is_left = False
         self._loop_calls = loop_calls
+        self._wake_ups = wake_ups
         self._context = contextvars.copy_context()
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
 
-    def chunks(self) -> Generator[str, None, None]:
+    def chunks(self, source: AsyncGenerator[str, None]) -> Generator[str, None, None]:
         """The text as it arrives: all that has arrived is one chunk, so a busy server yields less often."""
+        self._source = source
         generator = self._drain()
         _streams[generator] = self
         return generator
@@ -81,6 +67,12 @@ class PredictionStream:
     def cancel(self) -> None:
         """Cancel the task, from any thread, at any time."""
         self._loop_calls.post(self._cancel)
+
+    def wake(self) -> bool:
+        """Let the thread take what has arrived; False if it has left."""
+        if not self._is_left:
+            self._wake_up.put(None)
+        return not self._is_left
 
     def _start(self) -> None:
         self._task = self._context.run(asyncio.ensure_future, self._pump())
@@ -96,19 +88,28 @@ class PredictionStream:
     async def _pump(self) -> None:
         try:
             async for text in self._source:
-                self._queue.put(text)
+                self._put(text)
         finally:
             await self._source.aclose()
         # NOTE: here and not in _end: the thread that the last text wakes finds the end beside it.
-        self._queue.put(None)
+        self._put(None)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         """Wake coglet's thread, whatever happened; a cancelled task may never have begun."""
         if task.cancelled():
-            self._queue.put(CancelationException("cancelled"))
+            self._put(CancelationException("cancelled"))
         elif (error := task.exception()) is not None:
-            self._queue.put(error)
+            self._put(error)
         self._on_end()
+
+    def _put_text(self, text: str) -> bool:
+        self._put(text)
+        return True
+
+    def _put(self, item: str | BaseException | None) -> None:
+        self._arrived.append(item)
+        if len(self._arrived) == 1:  # Else its turn to be woken has not come yet.
+            self._wake_ups.add(self)
 
     def _drain(self) -> Generator[str, None, None]:
         is_over = False
@@ -119,24 +120,27 @@ class PredictionStream:
                     raise CancelationException("cancelled")
                 text, end, is_over = self._take()
                 if text:
-                    yield text
+                    yield Chunk(text)
                 if end is not None:
                     raise end
         finally:
+            self._is_left = True
+            self._wake_ups.next()
             if not is_over:
                 self.cancel()
 
     def _take(self) -> tuple[str, BaseException | None, bool]:
         """All that has arrived, waiting for the first: text, the error that ended it, whether it is over."""
+        self._wake_up.get()
         parts: list[str] = []
-        item = self._queue.get()
-        while isinstance(item, str):
-            parts.append(item)
-            try:
-                item = self._queue.get_nowait()
-            except Empty:
-                return "".join(parts), None, False
-        return "".join(parts), item, True
+        end, is_over = None, False
+        with suppress(IndexError):
+            while isinstance(item := self._arrived.popleft(), str):
+                parts.append(item)
+            end, is_over = item, True
+        # NOTE: the next thread gets Python's lock as soon as coglet has sent this one's text.
+        self._wake_ups.next()
+        return "".join(parts), end, is_over
 
 
 def hook_coglet() -> None:

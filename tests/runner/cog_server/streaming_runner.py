@@ -12,7 +12,8 @@ from cog import BaseRunner, ConcatenateIterator
 
 from errors.settings import InvalidSetting
 from runner.cog_server.coglet import check_coglet, prediction_id, prepare_run, shown_error
-from runner.cog_server.streaming import LoopCalls, PredictionStream, hook_coglet
+from runner.cog_server.loop_link import LoopCalls, WakeUps
+from runner.cog_server.streaming import PredictionStream, hook_coglet
 
 
 class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
@@ -21,7 +22,8 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         check_coglet(print)
         hook_coglet()
         self._loop_thread = threading.get_ident()
-        self._calls = LoopCalls(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._calls, self._wake_ups = LoopCalls(loop), WakeUps(loop)
         self._may_go_on = asyncio.Event()
         self._was_cancelled = asyncio.Event()
 
@@ -35,7 +37,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             await asyncio.sleep(0)
         is_in_loop = threading.get_ident() == self._loop_thread
         source = {"where": self.where(is_in_loop), "steps": self.steps(), "go_on": self.go_on()}[prompt]
-        return PredictionStream(source, self._calls).chunks()
+        return PredictionStream(self._calls, self._wake_ups).chunks(source)
 
     async def where(self, is_run_in_loop: bool) -> AsyncGenerator[str, None]:
         is_source_in_loop = threading.get_ident() == self._loop_thread

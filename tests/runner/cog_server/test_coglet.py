@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from runner.cog_server.coglet import (
     PREDICTION_ID,
     RELIANCES,
     SUPPORTED_VERSION,
+    Chunk,
     check_coglet,
 )
 from runner.cog_server.launch import CogServer
@@ -65,6 +67,13 @@ def test_another_version_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert logged == [
         f"warning: Cog 0.23.1 with coglet 0.99.0 is installed; Cog {SUPPORTED_VERSION} is supported"
     ]
+
+
+def test_a_chunk_is_its_text_and_an_enum() -> None:
+    chunk = Chunk("ä\n")
+    assert (chunk, str(chunk), f"{chunk}", json.loads(json.dumps(chunk))) == ("ä\n",) * 4
+    assert isinstance(chunk, Enum)
+    assert type(chunk.value) is str
 
 
 def other_coglet(folder: Path, name: str) -> dict[str, str]:

@@ -10,9 +10,8 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
-from concurrent.futures import CancelledError, Future
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ import pytest
 from coglet import CancelationException
 
 from runner.cog_server.coglet import PREDICTION_ID, prediction_id
-from runner.cog_server.streaming import LoopCalls, PredictionStream, hook_coglet
-from tests.runner.servers import DEADLINE_S, wait_until
+from runner.cog_server.loop_link import LoopCalls, WakeUps
+from runner.cog_server.streaming import PredictionStream, hook_coglet
+from tests.runner.servers import DEADLINE_S
 
 
 class Source:
@@ -53,18 +53,6 @@ class Source:
 
 
 @pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread, as Cog has one."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(DEADLINE_S)
-    loop.close()
-
-
-@pytest.fixture
 def cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our ``asyncio.run_coroutine_threadsafe``, taken back afterwards."""
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", asyncio.run_coroutine_threadsafe)
@@ -72,11 +60,17 @@ def cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
     hook_coglet()
 
 
+def chunks_of(
+    source: AsyncGenerator[str, None], loop: asyncio.AbstractEventLoop
+) -> Generator[str, None, None]:
+    return PredictionStream(LoopCalls(loop), WakeUps(loop)).chunks(source)
+
+
 def run(loop: asyncio.AbstractEventLoop, source: Source) -> Future[Generator[str, None, None]]:
     """What Cog holds of a prediction: the future of an async ``run``."""
 
     async def predict() -> Generator[str, None, None]:
-        return PredictionStream(source.text(), LoopCalls(loop)).chunks()
+        return chunks_of(source.text(), loop)
 
     return asyncio.run_coroutine_threadsafe(predict(), loop)
 
@@ -98,13 +92,47 @@ def test_each_text_is_there_before_the_next_is_made(loop: asyncio.AbstractEventL
             go_on.clear()
 
     async def predict() -> Generator[str, None, None]:
-        return PredictionStream(in_steps(), LoopCalls(loop)).chunks()
+        return chunks_of(in_steps(), loop)
 
     chunks = asyncio.run_coroutine_threadsafe(predict(), loop).result(DEADLINE_S)
     for text in "abc":
         assert next(chunks) == text
         loop.call_soon_threadsafe(go_on.set)
     assert list(chunks) == []
+
+
+def test_text_that_is_put_comes_in_order_with_what_is_yielded(loop: asyncio.AbstractEventLoop) -> None:
+    async def text() -> AsyncGenerator[str, None]:
+        yield "a"
+        for put in "bcd":
+            assert stream.outlet.put(put)
+            await asyncio.sleep(0)
+        yield "e"
+
+    stream = PredictionStream(LoopCalls(loop), WakeUps(loop))
+    assert stream.outlet.is_ready()
+    assert "".join(stream.chunks(text())) == "abcde"
+
+
+def test_streams_that_share_wake_ups_are_whole_also_beside_those_that_are_left(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    calls, wake_ups = LoopCalls(loop), WakeUps(loop)
+    texts = [f"{number} " for number in range(200)]
+
+    def read(number: int) -> str:
+        chunks = PredictionStream(calls, wake_ups).chunks(Source(*texts).text())
+        if number % 3 == 0:
+            first = next(chunks)
+            chunks.close()
+            return first
+        return "".join(chunks)
+
+    with ThreadPoolExecutor(30) as threads:
+        read_texts = list(threads.map(read, range(90)))
+    whole = "".join(texts)
+    assert all(whole.startswith(text) for text in read_texts)
+    assert {text for number, text in enumerate(read_texts) if number % 3} == {whole}
 
 
 def test_an_error_is_raised_after_the_text_before_it(loop: asyncio.AbstractEventLoop) -> None:
@@ -232,7 +260,7 @@ def test_a_prediction_runs_in_cogs_thread_and_its_work_in_the_loop(loop: asyncio
 
     async def predict() -> Generator[str, None, None]:
         threads.append(threading.current_thread())
-        return PredictionStream(text(), LoopCalls(loop)).chunks()
+        return chunks_of(text(), loop)
 
     future = submit(predict(), loop)
     assert future.done()
@@ -263,7 +291,7 @@ def test_cancelling_before_the_work_has_begun_ends_the_text(loop: asyncio.Abstra
     loop.call_soon_threadsafe(may_go_on.wait, 10)
 
     async def predict() -> Generator[str, None, None]:
-        return PredictionStream(Source("a", stays=True).text(), LoopCalls(loop)).chunks()
+        return chunks_of(Source("a", stays=True).text(), loop)
 
     future = submit(predict(), loop)
     assert future.cancel()
@@ -284,7 +312,7 @@ def test_a_cancellation_that_python_ignores_ends_the_text(loop: asyncio.Abstract
         reference = weakref.ref(freed, be_cancelled)
         del freed
         assert reference() is None
-        return PredictionStream(source.text(), LoopCalls(loop)).chunks()
+        return chunks_of(source.text(), loop)
 
     with pytest.raises(CancelationException):
         list(submit(predict(), loop).result(0))
@@ -292,7 +320,7 @@ def test_a_cancellation_that_python_ignores_ends_the_text(loop: asyncio.Abstract
 
 
 async def whole(loop: asyncio.AbstractEventLoop) -> Generator[str, None, None]:
-    return PredictionStream(Source("a").text(), LoopCalls(loop)).chunks()
+    return chunks_of(Source("a").text(), loop)
 
 
 @pytest.mark.usefixtures("cancellation")
@@ -306,7 +334,7 @@ def test_work_that_cogs_cancellation_keeps_from_being_asked_for_never_begins(
         yield "a"
 
     async def predict() -> Generator[str, None, None]:
-        PredictionStream(text(), LoopCalls(loop)).chunks()
+        chunks_of(text(), loop)
         raise CancelationException  # As coglet raises it in the thread, between any two steps.
 
     with pytest.raises(CancelledError):
@@ -323,26 +351,6 @@ def test_the_work_has_the_context_of_who_asked_for_it(loop: asyncio.AbstractEven
 
     def ask() -> str:
         name.set("who asked")
-        return "".join(PredictionStream(text(), LoopCalls(loop)).chunks())
+        return "".join(chunks_of(text(), loop))
 
     assert contextvars.copy_context().run(ask) == "who asked"
-
-
-def test_posts_from_many_threads_are_all_done_and_each_threads_in_order(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    loop_calls = LoopCalls(loop)
-    done: list[tuple[int, int]] = []
-
-    def post(thread: int) -> None:
-        for number in range(500):
-            loop_calls.post(partial(done.append, (thread, number)))
-
-    threads = [threading.Thread(target=post, args=(index,)) for index in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    wait_until(lambda: len(done) == 8 * 500)
-    for index in range(8):
-        assert [number for thread, number in done if thread == index] == list(range(500))

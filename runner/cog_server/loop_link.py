@@ -1,0 +1,71 @@
+"""Between an event loop and the threads of predictions: calls to make in the loop, and wake-ups from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+_CHECK_S = 0.02
+"""How often the next sleeper is woken in any case."""
+
+
+class LoopCalls:
+    """Calls to make in an event loop, from any thread: in order, with one wake-up for all that wait."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[Callable[[], object]] = deque()
+        self._is_waking = False
+
+    def post(self, call: Callable[[], object]) -> None:
+        self._calls.append(call)
+        if not self._is_waking:
+            self._is_waking = True
+            self._loop.call_soon_threadsafe(self._make)
+
+    def _make(self) -> None:
+        self._is_waking = False  # First: a call that is posted from now on may be too late for this round.
+        for _ in range(len(self._calls)):
+            self._calls.popleft()()
+
+
+class Sleeper(Protocol):
+    """A thread that waits for the event loop."""
+
+    def wake(self) -> bool:
+        """From any thread. False if the thread has left; else it calls ``WakeUps.next``."""
+        ...
+
+
+class WakeUps:
+    """Wakes the threads of an event loop's streams one after another: each wakes the next one.
+
+    All at once, hundreds of threads would wait for Python's lock, each waking up every 5 ms to find it taken.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._due: deque[Sleeper] = deque()
+        self._checking: asyncio.TimerHandle | None = None
+
+    def add(self, sleeper: Sleeper) -> None:
+        """Wake it when its turn comes. Call this in the event loop."""
+        self._due.append(sleeper)
+        if len(self._due) == 1:
+            self._loop.call_soon(self.next)
+            if self._checking is None:
+                self._checking = self._loop.call_later(_CHECK_S, self._check)
+
+    def next(self) -> None:
+        """Wake the next one, from any thread."""
+        with suppress(IndexError):
+            while not self._due.popleft().wake():
+                pass
+
+    def _check(self) -> None:
+        """NOTE: a thread that coglet cancels between two steps may not wake the next one."""
+        self._checking = self._loop.call_later(_CHECK_S, self._check) if self._due else None
+        self.next()
