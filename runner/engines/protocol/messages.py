@@ -5,7 +5,6 @@ second, and for each request ``Tokens`` (with ``Cached`` and ``LogProbs`` before
 ``Failed``. An engine that runs in a child of the engine server exchanges the same messages with it.
 """
 
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import msgspec
@@ -230,12 +229,11 @@ FromClient = Submit | Cancel
 ToClient = Ready | Cached | LogProbs | Tokens | Finished | Failed | Statistics
 
 
-@dataclass(slots=True, eq=False)
-class Output:
+class Output(msgspec.Struct, eq=False):
     """What a client gets of one request, by the engine server or by Triton: all since the last one."""
 
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[TokenLogProb] = field(default_factory=list)
+    tokens: list[int] = []
+    log_probs: list[TokenLogProb] = []
     """One for each of ``tokens``, if the request asks for them."""
     finish_reason: FinishReason | None = None
     """Of the last output."""
