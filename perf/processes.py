@@ -26,6 +26,7 @@ _SIGNS = (
     ("triton_python_backend_stub .*/preprocessing/", "stub: preprocessing"),
     ("triton_python_backend_stub .*/postprocessing/", "stub: postprocessing"),
     ("triton_python_backend_stub .*/tensorrt_llm/", "stub: tensorrt_llm"),
+    ("triton_python_backend_stub .*/vllm_model/", "stub: vLLM"),
     (r"-m runner\.triton_server\.front\b", "Triton front"),
     ("tritonserver", "triton"),
     ("runner.engines.server.main", "engine server"),

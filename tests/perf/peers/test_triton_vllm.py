@@ -68,6 +68,7 @@ def answer(*documents: object) -> Response:
     return Response(200, {}, [(1.0, body)])
 
 
+@pytest.mark.servers
 def test_the_backend_runs_in_triton_with_the_engines_arguments(tmp_path: Path) -> None:
     (tmp_path / "engine_args.json").write_text('{"max_num_seqs": 7}')
     (tmp_path / "checkout" / "src").mkdir(parents=True)
