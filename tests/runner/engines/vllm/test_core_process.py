@@ -70,7 +70,9 @@ def test_that_it_was_killed_is_seen_by_its_exit_code(process: CoreProcess) -> No
 
 
 @pytest.mark.parametrize(
-    "asked", [{"name": "EngineCore_DP0"}, {"vllm_config": BOUND}, {"tensor_queue": object()}], ids=str
+    "asked",
+    [{"name": "EngineCore_DP0"}, {"vllm_config": BOUND}, {"tensor_queue": object()}],
+    ids=lambda asked: next(iter(asked)),
 )
 def test_a_core_that_has_to_start_otherwise_is_another(process: CoreProcess, asked: dict[str, Any]) -> None:
     other = make(process, **asked)
