@@ -15,7 +15,7 @@ COMMAND_R = Family(
         id_key="tool_call_id",
         is_list=True,
     ),
-    reasoning=Span("<|STARTTHINKING|>", "<|ENDTHINKING|>"),
+    reasoning=Span("<|START_THINKING|>", "<|END_THINKING|>"),
     wrappers=(
         Span("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
         Span("<|START_TEXT|>", "<|END_TEXT|>"),  # Later models.

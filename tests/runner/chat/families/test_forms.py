@@ -104,6 +104,11 @@ DSML = """Hm.<｜DSML｜function_calls>
         ("deepseek-v3.2", "<｜DSML｜function_calls> none", Message("<｜DSML｜function_calls> none")),
         ("command-r", "<|START_TEXT|>Hi.<|END_TEXT|>", Message("Hi.")),
         ("command-r", "<|START_RESPONSE|>Hi.<|END_RESPONSE|>", Message("Hi.")),
+        (
+            "command-r",
+            "<|START_THINKING|>Hm.<|END_THINKING|><|START_TEXT|>Hi.<|END_TEXT|>",
+            Message("Hi.", "Hm."),
+        ),
         ("llama3", "[1, 2]", Message("[1, 2]")),
         ("llama4", "[f(), f( text = 'a' ,)]", Message(calls=[*F, *F_TEXT])),
         ("llama4", "[link](url) [f(x)]", Message("[link](url) [f(x)]")),
