@@ -23,8 +23,14 @@ class LoopCalls:
     def post(self, call: Callable[[], object]) -> None:
         self._calls.append(call)
         if not self._is_waking:
-            self._is_waking = True
-            self._loop.call_soon_threadsafe(self._make)
+            try:
+                self._is_waking = True
+                self._loop.call_soon_threadsafe(self._make)
+            except (
+                BaseException
+            ):  # NOTE: coglet may cancel a thread here: the next call has to wake the loop.
+                self._is_waking = False
+                raise
 
     def _make(self) -> None:
         self._is_waking = False  # First: a call that is posted from now on may be too late for this round.
@@ -44,6 +50,7 @@ class WakeUps:
     """Wakes the threads of an event loop's streams one after another: each wakes the next one.
 
     All at once, hundreds of threads would wait for Python's lock, each waking up every 5 ms to find it taken.
+    NOTE: if coglet cancels a thread within ``next``, the next one's wake-up is lost: each looks now and then.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

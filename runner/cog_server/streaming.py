@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from coglet import CancelationException
@@ -26,6 +26,8 @@ from runner.cog_server.coglet import PREDICTION_COROUTINE, Chunk
 from runner.cog_server.loop_link import LoopCalls, WakeUps
 from runner.engines.protocol.outlet import Outlet
 
+_RECHECK_S = 2.0
+"""How often a thread looks for text that has not woken it."""
 _streams: weakref.WeakKeyDictionary[Generator[str, None, None], PredictionStream] = (
     weakref.WeakKeyDictionary()
 )
@@ -130,8 +132,9 @@ class PredictionStream:
                 self.cancel()
 
     def _take(self) -> tuple[str, BaseException | None, bool]:
-        """All that has arrived, waiting for the first: text, the error that ended it, whether it is over."""
-        self._wake_up.get()
+        """All that has arrived, waiting for it: text, the error that ended it, whether it is over."""
+        with suppress(Empty):  # NOTE: coglet may cancel the thread that was about to wake this one.
+            self._wake_up.get(timeout=_RECHECK_S)
         parts: list[str] = []
         end, is_over = None, False
         with suppress(IndexError):

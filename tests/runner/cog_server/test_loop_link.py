@@ -5,6 +5,7 @@ import threading
 from functools import partial
 
 import pytest
+from coglet import CancelationException
 
 from runner.cog_server import loop_link
 from runner.cog_server.loop_link import LoopCalls, WakeUps
@@ -51,6 +52,21 @@ def test_posts_from_many_threads_are_all_done_and_each_threads_in_order(
     wait_until(lambda: len(done) == 8 * 500)
     for index in range(8):
         assert [number for thread, number in done if thread == index] == list(range(500))
+
+
+def test_after_a_thread_that_was_cancelled_as_it_woke_the_loop_others_wake_it(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cancelled(_: object) -> None:
+        raise CancelationException
+
+    loop_calls, done = LoopCalls(loop), list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "call_soon_threadsafe", cancelled)
+        with pytest.raises(CancelationException):
+            loop_calls.post(partial(done.append, "a"))
+    loop_calls.post(partial(done.append, "b"))
+    wait_until(lambda: done == ["a", "b"])
 
 
 def test_threads_are_woken_one_after_another_in_order(

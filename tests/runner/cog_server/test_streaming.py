@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import coglet
 import pytest
 from coglet import CancelationException
 
+from runner.cog_server import streaming
 from runner.cog_server.coglet import PREDICTION_ID, prediction_id
 from runner.cog_server.loop_link import LoopCalls, WakeUps
 from runner.cog_server.streaming import PredictionStream, hook_coglet
@@ -133,6 +135,22 @@ def test_streams_that_share_wake_ups_are_whole_also_beside_those_that_are_left(
     whole = "".join(texts)
     assert all(whole.startswith(text) for text in read_texts)
     assert {text for number, text in enumerate(read_texts) if number % 3} == {whole}
+
+
+class LostWakeUps(WakeUps):
+    """Each is lost: the thread that has its turn is cancelled before it wakes the next one."""
+
+    def next(self) -> None:
+        with suppress(IndexError):
+            self._due.popleft()
+
+
+def test_a_stream_whose_wake_up_is_lost_goes_on(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "_RECHECK_S", 0.01)
+    stream = PredictionStream(LoopCalls(loop), LostWakeUps(loop))
+    assert "".join(stream.chunks(Source(*"abc").text())) == "abc"
 
 
 def test_an_error_is_raised_after_the_text_before_it(loop: asyncio.AbstractEventLoop) -> None:
