@@ -114,6 +114,8 @@ def main() -> int:
 
 if __name__ == "__mp_main__":  # A process that an engine's library spawns.
     die_with_parent()
+    # NOTE: it has this process's flags of the start, without what ``keep_bytecode`` changed.
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
 
 if __name__ == "__main__":
     # NOTE: os._exit, because native threads of an engine may keep the interpreter from ending.

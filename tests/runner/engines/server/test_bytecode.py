@@ -13,6 +13,7 @@ import pytest
 
 from engine.machine.root import SOURCE_ROOT
 from tests.runner.engines.vllm.vllm_engines import LIBRARY, make_python, make_vllm_directory, running
+from tests.runner.servers import wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -76,7 +77,10 @@ def test_an_engine_server_keeps_it_in_the_cache(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
     bare = shutil.copytree(LIBRARY, tmp_path / "site", ignore=shutil.ignore_patterns("__pycache__"))
     python = make_python(tmp_path / "python", sys.executable, bare)
+    in_core_alone = bare / "vllm" / "v1" / "engine" / "core.py"
+    in_core_alone.touch()
     engine = make_vllm_directory(tmp_path / "engine")
     with running(engine, python, engine_cache_dir=str(tmp_path / "cache")):
         kept = tmp_path / "cache" / "bytecode"
         assert {path.parent.name for path in kept.rglob("__init__.*.pyc")} >= {"vllm"}
+        wait_until(lambda: list(kept.rglob("engine/core.*.pyc")))
