@@ -12,9 +12,10 @@ from typing import Any
 
 from builder.build import build
 from engine.cache.store import open_engine
+from engine.kinds import ENGINE_ARGS_NAME
 from engine.machine.root import SOURCE_ROOT
 from errors.requests import InvalidInput
-from runner.engines.vllm.arguments import ENGINE_ARGS_NAME, ENGINE_KIND
+from runner.engines.vllm.arguments import ENGINE_KIND
 
 _PLATFORM = SOURCE_ROOT / "tests" / "standins" / "vllm_platform"
 _ARGUMENTS = {

@@ -15,11 +15,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from engine.end_ids import tokenizer_end_id
+from engine.kinds import ENGINE_ARGS_NAME
 from errors.engines import EngineStartFailed
 from runner.engines.protocol.options import Parser, fraction, integer, one_of, parse_options
 
 ENGINE_KIND = "vllm"
-ENGINE_ARGS_NAME = "engine_args.json"
 _PARSERS: dict[str, Parser] = {
     "max_batch_size": integer(1),
     "dtype": one_of({name: name for name in ("auto", "float16", "bfloat16", "float32")}),
