@@ -46,8 +46,6 @@ class PredictionStream:
     def __init__(
         self, loop_calls: LoopCalls, wake_ups: WakeUps, on_end: Callable[[], object] = lambda: None
     ) -> None:
-        self.outlet = Outlet[str](lambda: True, self._put_text)
-        """Where the source may put text, in the loop, in place of yielding it."""
         self._source: AsyncGenerator[str, None]
         self._on_end = on_end
         self._arrived: deque[str | BaseException | None] = deque()
@@ -58,6 +56,14 @@ class PredictionStream:
         self._context = contextvars.copy_context()
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
+
+    @property
+    def outlet(self) -> Outlet[str]:
+        """Where the source may put text, in the loop, in place of yielding it.
+
+        NOTE: not kept, because it refers to the stream: only the garbage collector would free the two.
+        """
+        return Outlet(lambda: True, self._put_text)
 
     def chunks(self, source: AsyncGenerator[str, None]) -> Generator[str, None, None]:
         """The text as it arrives: all that has arrived is one chunk, so a busy server yields less often."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import re
 import sys
 import threading
@@ -24,7 +25,8 @@ from runner.cog_server import streaming
 from runner.cog_server.coglet import PREDICTION_ID, prediction_id
 from runner.cog_server.loop_link import LoopCalls, WakeUps
 from runner.cog_server.streaming import PredictionStream, hook_coglet
-from tests.runner.servers import DEADLINE_S
+from runner.engines.protocol.outlet import Outlet
+from tests.runner.servers import DEADLINE_S, wait_until
 
 
 class Source:
@@ -135,6 +137,24 @@ def test_streams_that_share_wake_ups_are_whole_also_beside_those_that_are_left(
     whole = "".join(texts)
     assert all(whole.startswith(text) for text in read_texts)
     assert {text for number, text in enumerate(read_texts) if number % 3} == {whole}
+
+
+def test_a_stream_that_has_ended_is_freed_without_the_garbage_collector(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    async def text(outlet: Outlet[str]) -> AsyncGenerator[str, None]:
+        yield "a"
+        outlet.put("b")
+
+    gc.disable()
+    try:
+        stream = PredictionStream(LoopCalls(loop), WakeUps(loop))
+        assert "".join(stream.chunks(text(stream.outlet))) == "ab"
+        is_there = weakref.ref(stream)
+        del stream
+        wait_until(lambda: is_there() is None)
+    finally:
+        gc.enable()
 
 
 class LostWakeUps(WakeUps):
