@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from engine.machine.processors import usable_processors
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineFailed, as_coded
 from errors.wire import ExitReason, WireError
@@ -105,7 +106,7 @@ class Requests:
         """Whom the relay's round has something for."""
         self._completed: list[Request] = []
         """Of the relay's round."""
-        self._relay = Relay(relay_rest(len(os.sched_getaffinity(0))), self._flush)
+        self._relay = Relay(relay_rest(usable_processors()), self._flush)
         self._progress_s = time.monotonic()
 
     def serve(self, engine: EngineAdapter) -> None:
