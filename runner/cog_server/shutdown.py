@@ -15,6 +15,7 @@ Signals reach us by Python's wakeup descriptor: coglet's own handler calls the o
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import select
 import signal
@@ -148,6 +149,8 @@ class GracefulShutdown:
             self._end_at_once(number)
 
     def _end_at_once(self, number: int) -> None:
+        # NOTE: coglet may end the process as soon as its worker is gone, before we do.
+        atexit.register(os._exit, 128 + number)
         send_line(self._link, "kill")
         deadline_s = time.monotonic() + _KILL_S
         while not self._is_worker_gone and time.monotonic() < deadline_s:
