@@ -26,9 +26,8 @@ class LoopCalls:
             try:
                 self._is_waking = True
                 self._loop.call_soon_threadsafe(self._make)
-            except (
-                BaseException
-            ):  # NOTE: coglet may cancel a thread here: the next call has to wake the loop.
+            except BaseException:
+                # NOTE: coglet may cancel a thread here: the next call has to wake the loop.
                 self._is_waking = False
                 raise
 
