@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 
 from runner.cog_server.launch import CogServer
 from tests.runner.api.apis import CHAT_TEMPLATE
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import HOST, CogUnderTest, free_ports
+
+if TYPE_CHECKING:
+    import schemathesis
 
 pytestmark = pytest.mark.servers
 
@@ -61,6 +64,8 @@ def _builder(folder: Path) -> CogServer:
 def test_no_request_that_a_document_describes_or_forbids_is_answered_by_a_5xx(
     servers: dict[str, str], name: str
 ) -> None:
+    import schemathesis
+
     document = schemathesis.openapi.from_url(f"{servers[name]}/openapi.json").exclude(path="/shutdown")
     counts: dict[int, int] = {}
     for result in document.get_all_operations():
@@ -103,5 +108,7 @@ def _try(
 
 
 def test_the_documents_are_where_they_are_said_to_be(servers: dict[str, str], tmp_path: Path) -> None:
+    import schemathesis
+
     for url in servers.values():
         assert len(list(schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations())) >= 3
