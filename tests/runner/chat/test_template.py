@@ -10,11 +10,18 @@ import pytest
 
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
+from runner.chat import renderer
 from runner.chat.messages import checked_messages, with_system_prompt
 from runner.chat.template import ChatTemplate, load_chat_template
 
 ASKED = [{"role": "user", "content": "Hello"}]
 PLAIN = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is kept ready: no chat waits for another here."""
+    monkeypatch.setattr(renderer, "_MOST_SANDBOXES", 1)
 
 
 def template(source: str, **special_tokens: str) -> ChatTemplate:
