@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ LEFT_OUT = ("servers", "slow", "engine_env", "needs_mpirun")
 """Markers of tests that `--fast` leaves out."""
 MOST_EXAMPLES = 20
 """Of a property, with `--fast`."""
+FEWER = 10
+"""Of random examples that a test makes itself, `--fast` takes one in so many."""
 PROGRAMS = frozenset(
     {
         "builder.cog_server",
@@ -35,7 +38,20 @@ CLI_SERVERS = frozenset({"demo", "generate", "serve"})
 # NOTE: the public decorator refuses a function that has settings already.
 _HYPOTHESIS_SETTINGS = "_hypothesis_internal_use_settings"
 
+is_on = False
 _started: set[str] = set()
+
+
+def few(values: Iterable[Any], num_fast: int = 1) -> list[Any]:
+    """``values`` to parametrize (tuples: of several parameters); `--fast` takes the first ``num_fast``."""
+    each = [value if isinstance(value, tuple) else (value,) for value in values]
+    fast, slow = each[:num_fast], each[num_fast:]
+    return [*starmap(pytest.param, fast), *(pytest.param(*value, marks=pytest.mark.slow) for value in slow)]
+
+
+def num_examples(count: int) -> int:
+    """How many random examples a test makes that makes ``count`` without `--fast`."""
+    return -(-count // FEWER) if is_on else count
 
 
 def keep_fast_tests(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -33,3 +33,17 @@ def test_an_unmarked_test_that_starts_a_server_fails(
     subprocess.run([sys.executable, "-c", "", "/some/where/tritonserver"], check=True)
     with pytest.raises(pytest.fail.Exception, match="starts tritonserver: mark it"):
         fast.check_started(request.node)
+
+
+def test_few_values_of_a_parameter_are_fast() -> None:
+    each = fast.few([1, (2, 3), 4], num_fast=2)
+    assert [value.values for value in each] == [(1,), (2, 3), (4,)]
+    assert [[mark.name for mark in value.marks] for value in each] == [[], [], ["slow"]]
+
+
+@pytest.mark.parametrize(("is_on", "num_examples"), [(False, 25), (True, 3)])
+def test_a_fast_run_makes_fewer_random_examples(
+    is_on: bool, num_examples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast, "is_on", is_on)
+    assert fast.num_examples(25) == num_examples

@@ -19,6 +19,8 @@ from engine.machine.root import SOURCE_ROOT
 from scripts.environment import WHEELS
 from tests.test_layout import tracked_files
 
+pytestmark = pytest.mark.slow
+
 _FOLDERS = ("builder", "cli", "engine", "errors", "runner", "triton_model_repo")
 _REQUIREMENTS = SOURCE_ROOT / "requirements"
 

@@ -12,6 +12,7 @@ import yaml
 from runner.observability.metrics import ENGINE_METRICS
 from runner.settings.cog_settings import COG_VARIABLES
 from runner.settings.settings import VARIABLES, load_settings
+from tests import fast
 from tests.deploy.conftest import (
     COMPONENTS,
     KUBERNETES,
@@ -35,7 +36,7 @@ def test_there_is_one_overlay_per_image() -> None:
     assert OVERLAYS == ["cpu", "sm-80", "sm-86", "sm-90", "vllm-4-gpus"]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", fast.few(VERSIONS))
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_fits_kubernetes_own_schemas(overlay: str, version: str) -> None:
     documents = built(KUBERNETES / "overlays" / overlay)
@@ -49,7 +50,7 @@ def test_an_overlay_fits_kubernetes_own_schemas(overlay: str, version: str) -> N
         kubernetes_validate.validate(document, version, strict=True)
 
 
-@pytest.mark.parametrize("component", sorted(set(COMPONENTS) - {"gpu"}))
+@pytest.mark.parametrize("component", fast.few(sorted(set(COMPONENTS) - {"gpu"})))
 def test_a_component_fits_every_overlay(tmp_path: Path, component: str) -> None:
     plain = {"cpu", "sm-90"}
     for overlay in plain:

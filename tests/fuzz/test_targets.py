@@ -20,6 +20,7 @@ _LONGEST_BYTES = 400
 _CORPUS = Path(__file__).parent / "corpus"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_random_inputs_are_taken_or_refused(name: str) -> None:
     place = TARGETS[name]
@@ -40,6 +41,7 @@ def test_small_inputs_are_taken_or_refused(name: str) -> None:
     run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(each.stem for each in _CORPUS.iterdir()))
 def test_what_guided_fuzzing_kept_is_taken_or_refused(name: str) -> None:
     target = TARGETS[name].load(name)

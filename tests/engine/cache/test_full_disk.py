@@ -104,6 +104,7 @@ def test_a_disk_too_small_to_pack_on_is_e1310_and_keeps_the_earlier_tar(
     assert (disk / "engine.tar").read_bytes() == earlier
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_what_looks_whole_is_whole(server: TarServer, tmp_path: Path) -> None:
     server.content = packed(tmp_path, MANY | {"rank0.engine": os.urandom(24 * MIB)}).read_bytes()
     cache = tmp_path / "cache"

@@ -22,6 +22,8 @@ from runner.settings.settings import Settings, load_settings
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import DEADLINE_S
 
+pytestmark = pytest.mark.slow
+
 
 def settings_of(folder: Path) -> tuple[Settings, int]:
     """Of an API on a free port, which is returned too."""

@@ -68,6 +68,7 @@ def test_a_slow_chat_does_not_make_another_wait() -> None:
         assert len(errors) <= 1
 
 
+@pytest.mark.slow
 def test_slow_chats_in_all_processes_are_ended_for_others() -> None:
     template = ChatTemplate({"default": SLOW}, {})
     deadline_s = time.monotonic() + GENEROUS_S
@@ -78,6 +79,7 @@ def test_slow_chats_in_all_processes_are_ended_for_others() -> None:
     assert all(isinstance(each, ChatTemplateRefused) for each in errors)
 
 
+@pytest.mark.slow
 def test_large_chats_leave_processes_to_others() -> None:
     """However many there are, and however slow."""
     template = ChatTemplate({"default": SLOW}, {})

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.detokenizer.stages import Stage
+from tests import fast
 
 PER_KIND = settings(max_examples=200, derandomize=True, database=None, deadline=None)
 RANDOM_SEQUENCES = 2000
@@ -156,7 +157,7 @@ def test_thousands_of_random_streams_equal_decoding_at_once(kind: str) -> None:
     tokenizer = KINDS[kind]()
     texts = [tokenizer.encode(text).ids for text in CORPUS]
     choice = random.Random(kind)
-    for _ in range(RANDOM_SEQUENCES):
+    for _ in range(fast.num_examples(RANDOM_SEQUENCES)):
         ids: list[int] = []
         for _ in range(choice.randrange(5)):
             text = choice.choice(texts)

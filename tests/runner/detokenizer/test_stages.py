@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.detokenizer.plan import decoding_plan
+from tests import fast
 
 RANDOM_SEQUENCES = 1500
 
@@ -144,7 +145,7 @@ def test_random_streams_equal_decoding_at_once(name: str) -> None:
     tokenizer = tokenizer_with(name)
     choice = random.Random(name)
     everything = range(tokenizer.get_vocab_size() + 2)
-    for _ in range(RANDOM_SEQUENCES):
+    for _ in range(fast.num_examples(RANDOM_SEQUENCES)):
         drawn_from = choice.choice([everything, everything[256:], choice.sample(everything, 6), TELLING])
         ids = choice.choices(drawn_from, k=choice.randrange(14))
         skip_special_tokens = choice.random() < 0.7
@@ -166,7 +167,7 @@ def test_all_text_that_no_further_token_changes_is_out(name: str) -> None:
     endings += [[IDS["Ł"], IDS["ĺ"], IDS["ĺ"]], [IDS["ĺ"], IDS["ĺ"]]]
     # Without the byte tokens that begin longer characters: these endings would not complete them.
     drawn_from = [*range(0xE0), *range(256, len(IDS))]
-    for _ in range(25):
+    for _ in range(fast.num_examples(25)):
         ids = choice.choices(drawn_from, k=choice.randrange(6))
         certain = commonprefix([tokenizer.decode(ids + ending) for ending in endings])
         assert Detokenizer(tokenizer).push(ids) == certain
@@ -183,7 +184,7 @@ def test_bytes_become_text_as_the_library_does_it() -> None:
     edges = bytes.fromhex("41 80 8F 90 9F A0 BF C1 C2 DF E0 E1 EC ED EE EF F0 F1 F3 F4 F5 FF")
     choice = random.Random(0)
     short = itertools.chain.from_iterable(itertools.product(edges, repeat=length) for length in (1, 2, 3))
-    longer = (choice.choices(edges, k=choice.randrange(4, 9)) for _ in range(8000))
+    longer = (choice.choices(edges, k=choice.randrange(4, 9)) for _ in range(fast.num_examples(8000)))
     for ids in map(list, itertools.chain(short, longer)):
         whole = tokenizer.decode(ids)
         assert whole == bytes(ids).decode("utf-8", "replace")

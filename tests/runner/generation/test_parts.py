@@ -18,6 +18,7 @@ from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
 from runner.generation.tokenizing import Tokenizing
+from tests import fast
 from tests.runner.chat.families.answers import (
     Call,
     Message,
@@ -138,7 +139,7 @@ def test_without_tools_calls_are_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["hermes", "hermes, markers as text", "qwen3-coder", "llama3", "llama4", "phi4"]
+    "name", fast.few(["hermes", "hermes, markers as text", "qwen3-coder", "llama3", "llama4", "phi4"])
 )
 def test_the_time_grows_with_the_length_alone(name: str) -> None:
     """Texts that look like markers, calls without an end, brackets without number."""

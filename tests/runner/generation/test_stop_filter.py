@@ -17,6 +17,7 @@ from errors.requests import InvalidInput
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.generation.stop_filter import StopFilter
 from runner.generation.stop_sequences import MAX_STOP_BYTES, MAX_STOPS, State, StopSequences
+from tests import fast
 
 THOROUGH = settings(max_examples=400, derandomize=True, database=None, deadline=None)
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -106,7 +107,7 @@ def test_knows_the_match_in_the_push_that_settles_it(case: tuple[list[str], list
 @pytest.mark.parametrize("alphabet", ALPHABETS)
 def test_equals_the_naive_cut_for_thousands_of_random_texts(alphabet: str) -> None:
     choice = random.Random(alphabet)
-    for _ in range(2000):
+    for _ in range(fast.num_examples(2000)):
         stops = ["".join(choice.choices(alphabet, k=choice.randrange(7))) for _ in range(choice.randrange(5))]
         text = "".join(choice.choices(alphabet, k=choice.randrange(40)))
         stop_filter = StopFilter(stops)
@@ -224,6 +225,7 @@ def test_a_text_of_commas_is_refused_before_it_is_split(size: int) -> None:
         StopSequences.split("," * size)
 
 
+@pytest.mark.slow
 def test_the_largest_that_are_taken_cost_memory_only_as_far_as_a_text_follows_them() -> None:
     choice = random.Random(0)
     stops = StopSequences("".join(choice.choices("ab", k=MAX_STOP_BYTES)) for _ in range(MAX_STOPS))

@@ -18,6 +18,7 @@ from runner.generation import windows
 from runner.generation.prompt_ids import PromptIds
 from runner.generation.request import GenerationRequest
 from runner.generation.tokenizing import Tokenizing
+from tests import fast
 from tests.runner.generation.test_plain_text import TOKENIZERS
 from tests.runner.paced_engine import make_tokenizer
 
@@ -39,7 +40,7 @@ def prose(size: int, seed: int = 0) -> str:
     return " ".join(choice.choices(WORDS, k=size // 4))[:size]
 
 
-def long_texts() -> Iterator[tuple[str, str]]:
+def _long_texts() -> Iterator[tuple[str, str]]:
     choice = random.Random(0)
     yield "prose", prose(100_000)
     yield "one character", "a" * 100_000
@@ -52,15 +53,18 @@ def long_texts() -> Iterator[tuple[str, str]]:
     yield "one after the window", prose((1 << 15) + 1)
 
 
+LONG_TEXTS = dict(_long_texts())
+
+
 @pytest.mark.parametrize("name", TOKENIZERS)
-@pytest.mark.parametrize("case", list(long_texts()), ids=lambda case: case[0])
-@pytest.mark.parametrize("adds", [False, True])
-def test_a_long_text_has_the_tokens_of_the_whole(name: str, case: tuple[str, str], adds: bool) -> None:
-    tokenizer, text = TOKENIZERS[name], case[1]
+@pytest.mark.parametrize("text", fast.few(LONG_TEXTS.values()), ids=LONG_TEXTS)
+@pytest.mark.parametrize("adds", fast.few([True, False]))
+def test_a_long_text_has_the_tokens_of_the_whole(name: str, text: str, adds: bool) -> None:
+    tokenizer = TOKENIZERS[name]
     assert encode(of(tokenizer), text, adds=adds) == tokenizer.encode(text, add_special_tokens=adds).ids
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", fast.few(range(8)))
 def test_wherever_the_windows_end_the_tokens_are_those_of_the_whole(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +79,7 @@ def test_wherever_the_windows_end_the_tokens_are_those_of_the_whole(
         assert encode(of(tokenizer), text, adds=False) == whole
 
 
+@pytest.mark.slow
 def test_a_stretch_without_any_place_to_join_is_cut_and_stays_the_same_text() -> None:
     tokenizer = TOKENIZERS["llama3"]
     text = "ab" * 400_000

@@ -9,6 +9,7 @@ import random
 import pytest
 from tokenizers import Tokenizer
 
+from tests import fast
 from tests.runner.chat.families.answers import (
     Message,
     Writer,
@@ -51,7 +52,7 @@ def read_in_all_ways(form: Form, ids: list[int], rng: random.Random, stops: tupl
 @pytest.mark.parametrize("name", FORMS)
 def test_a_message_is_read_as_it_was_meant(name: str) -> None:
     form, rng = FORMS[name], random.Random(name)
-    for _ in range(NUM_ANSWERS):
+    for _ in range(fast.num_examples(NUM_ANSWERS)):
         wanted = random_wanted(form, rng)
         message = read_in_all_ways(form, written(form, wanted), rng)
         assert (message.content.rstrip("\n"), message.reasoning) == (wanted.content, wanted.reasoning)
@@ -66,7 +67,7 @@ def test_a_message_is_read_as_it_was_meant(name: str) -> None:
 @pytest.mark.parametrize("name", FORMS)
 def test_an_interrupted_message_is_its_beginning(name: str) -> None:
     form, rng = FORMS[name], random.Random(name)
-    for _ in range(NUM_ANSWERS):
+    for _ in range(fast.num_examples(NUM_ANSWERS)):
         wanted = random_wanted(form, rng)
         ids = written(form, wanted)
         whole = message_of(read(decoder(form.family, tokenizer_of(form), tools=TOOLS), [ids]))
@@ -82,7 +83,7 @@ def test_an_interrupted_message_is_its_beginning(name: str) -> None:
 @pytest.mark.parametrize("name", FORMS)
 def test_a_stop_sequence_ends_the_content_where_it_stands(name: str) -> None:
     form, rng = FORMS[name], random.Random(name)
-    for _ in range(NUM_ANSWERS):
+    for _ in range(fast.num_examples(NUM_ANSWERS)):
         wanted = random_wanted(form, rng)
         ids = written(form, wanted)
         whole = message_of(read(decoder(form.family, tokenizer_of(form), tools=TOOLS), [ids]))
@@ -98,7 +99,7 @@ def test_a_stop_sequence_ends_the_content_where_it_stands(name: str) -> None:
 def test_a_damaged_message_is_the_same_however_it_arrives(name: str) -> None:
     form, rng = FORMS[name], random.Random(name)
     tokens = [*tokenizer_of(form).get_added_tokens_decoder()]
-    for _ in range(NUM_ANSWERS):
+    for _ in range(fast.num_examples(NUM_ANSWERS)):
         ids = written(form, random_wanted(form, rng))
         for _ in range(rng.randint(1, 3)):
             at = rng.randrange(len(ids) + 1)
