@@ -32,7 +32,7 @@ from runner.supervision.child import Log
 from runner.supervision.client_sockets import hold_bursts, set_options
 from runner.supervision.unavailable import reject
 
-_POLL_S = 0.2
+_POLL_S = 0.5
 _LISTENER_POLL_S = 0.05
 _RETRY_S = 1.0
 _ANSWER_S = 0.5

@@ -5,9 +5,10 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 Log = Callable[[str], None]
@@ -15,8 +16,7 @@ Log = Callable[[str], None]
 
 _EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
 _PR_SET_PDEATHSIG = 1
-_END_POLL_S = 0.02
-_READ_BYTES = 1 << 16
+_MOST_LINE_BYTES = 1 << 16
 _LOG_LINES = 200
 _SHOWN_LINES = 15
 _LOG_END_S = 1.0
@@ -46,19 +46,18 @@ class Child:
         self._log = log
         self._log_prefix = log_prefix
         self._stop_grace_s = stop_grace_s
-        self._process: asyncio.subprocess.Process | None = None
-        self._log_task: asyncio.Task[None] | None = None
+        self._process: _Process | None = None
         self.log_tail: deque[str] = deque(maxlen=_LOG_LINES)
 
     @property
     def pid(self) -> int | None:
         """None while no process runs."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+        return self._process.pid if self._process is not None and self.returncode is None else None
 
     @property
     def returncode(self) -> int | None:
         """Of the last process; None while it runs."""
-        return self._process.returncode if self._process is not None else None
+        return self._process.transport.get_returncode() if self._process is not None else None
 
     async def launch(
         self,
@@ -70,29 +69,23 @@ class Child:
     ) -> None:
         """Start a process with ``stdin`` as its whole input, or none. Raises OSError."""
         self.log_tail.clear()
-        self._process = process = await asyncio.create_subprocess_exec(
+        _, self._process = await asyncio.get_running_loop().subprocess_exec(
+            lambda: _Process(stdin, self._take_line),
             *command,
             env=environment,
-            stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             pass_fds=pass_fds,
         )
-        assert process.stdout is not None
-        self._log_task = asyncio.create_task(self._read_log(process.stdout), name=f"{self._log_prefix}-log")
-        if process.stdin is not None and stdin is not None:
-            process.stdin.write(stdin)
-            process.stdin.close()
 
     async def exit_code(self) -> int:
-        """Wait for the end of the process.
-
-        NOTE: asyncio's own ``wait`` also waits for the pipes, which a grandchild may keep open.
-        """
+        """Wait for the end of the process."""
         assert self._process is not None, "not launched"
-        while self._process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for it
-            await asyncio.sleep(_END_POLL_S)
-        return self._process.returncode
+        await self._process.ended.wait()
+        code = self.returncode
+        assert code is not None, "ended"
+        return code
 
     def send_signal(self, number: signal.Signals) -> None:
         """Signal the process and all it started, from any thread."""
@@ -102,7 +95,7 @@ class Child:
             os.killpg(process.pid, number)
         except ProcessLookupError:  # Just started, it may not lead its group yet.
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
+                process.transport.send_signal(number)
 
     def kill(self, others: Iterable[int]) -> None:
         """Kill the process, its group, and ``others`` that it started in groups of their own."""
@@ -128,18 +121,63 @@ class Child:
 
     async def drain_log(self) -> None:
         """Read the rest of the log of a process that has ended."""
-        if self._log_task is not None:
-            await asyncio.wait([self._log_task], timeout=_LOG_END_S)
-            self._log_task.cancel()
+        if self._process is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._process.log_ended.wait(), _LOG_END_S)
+            self._process.transport.close()
 
     def last_lines(self) -> str:
         """The end of the log, for an error."""
         return " | ".join(list(self.log_tail)[-_SHOWN_LINES:]) or "(none)"
 
-    async def _read_log(self, stream: asyncio.StreamReader) -> None:
-        async for line in _lines(stream):
-            self.log_tail.append(line)
-            self._log(f"{self._log_prefix}: {line}")
+    def _take_line(self, line: str) -> None:
+        self.log_tail.append(line)
+        self._log(f"{self._log_prefix}: {line}")
+
+
+class _Process(asyncio.SubprocessProtocol):
+    """A process whose end is known at once.
+
+    NOTE: asyncio's own ``wait`` also waits for the pipes, which a grandchild may keep open.
+    """
+
+    transport: asyncio.SubprocessTransport
+    pid: int
+
+    def __init__(self, stdin: bytes | None, take_line: Callable[[str], None]) -> None:
+        self._stdin = stdin
+        self._take_line = take_line
+        self._rest = b""
+        self.ended = asyncio.Event()
+        self.log_ended = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self.transport = transport
+        self.pid = transport.get_pid()
+        if self._stdin is not None:
+            pipe = transport.get_pipe_transport(0)
+            assert isinstance(pipe, asyncio.WriteTransport)
+            pipe.write(self._stdin)
+            pipe.close()
+
+    def process_exited(self) -> None:
+        self.ended.set()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Lines; one that is longer than the limit comes in pieces."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _MOST_LINE_BYTES:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            self._take_line(line.decode(errors="replace"))
+
+    def pipe_connection_lost(self, fd: int, error: Exception | None) -> None:
+        if fd == 1:
+            if self._rest:
+                self._take_line(self._rest.decode(errors="replace"))
+            self.log_ended.set()
 
 
 async def cancelled(task: asyncio.Task[None] | None) -> None:
@@ -147,17 +185,3 @@ async def cancelled(task: asyncio.Task[None] | None) -> None:
     if task is not None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Lines of a log; one that is longer than the read size comes in pieces."""
-    buffer = b""
-    while data := await stream.read(_READ_BYTES):
-        *lines, buffer = (buffer + data).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace")
-        if len(buffer) > _READ_BYTES:
-            yield buffer.decode(errors="replace")
-            buffer = b""
-    if buffer:
-        yield buffer.decode(errors="replace")

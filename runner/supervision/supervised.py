@@ -21,8 +21,8 @@ from runner.supervision.child import Child, Log, cancelled, how_ended
 from runner.supervision.failures import ProcessFailure
 
 _READY_POLL_S = 0.05
-_WATCH_POLL_S = 0.1
-_LIST_S = 3.0
+_WATCH_POLL_S = 0.25
+_LIST_S = 10.0
 _HEARTBEAT_S = 1.0
 _BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Waits between attempts to start; then the last one each time."""
@@ -249,6 +249,7 @@ class SupervisedProcess(ABC):
         stopped, listed_s = StoppedWatch(), 0.0
         self._kill_reason = None
         heartbeat = asyncio.create_task(self._watch_heartbeat(), name=f"{self._part}-heartbeat")
+        end = asyncio.create_task(self.child.exit_code(), name=f"{self._part}-end")
         try:
             while True:
                 if (code := self.child.returncode) is not None:
@@ -261,9 +262,11 @@ class SupervisedProcess(ABC):
                     return reason
                 if (pid := stopped.find(self._processes)) is not None:
                     return f"{self._processes[pid]} was stopped (SIGSTOP) and did not go on"
-                await asyncio.sleep(_WATCH_POLL_S)
+                # All processes in the same step of the event loop.
+                await asyncio.wait([end], timeout=_WATCH_POLL_S - time.monotonic() % _WATCH_POLL_S)
         finally:
             heartbeat.cancel()
+            end.cancel()
 
     async def _watch_heartbeat(self) -> None:
         """Have a process killed that misses its heartbeat for too long."""
