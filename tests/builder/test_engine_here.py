@@ -107,6 +107,7 @@ def test_a_folder_of_the_hubs_own_cache_is_taken_by_its_links(tmp_path: Path) ->
     assert read_manifest(made(str(tmp_path / "link"))[0]).model_id == "link"
 
 
+@pytest.mark.slow
 def test_weights_on_another_disk_are_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "model", tiny_model.files())
 

@@ -84,7 +84,7 @@ def metrics_port(cog: CogUnderTest) -> Iterator[int]:
             pass
 
     server = ThreadingHTTPServer((HOST, 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server.server_port
     server.shutdown()
     server.server_close()

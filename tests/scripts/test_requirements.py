@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ NPM_LOCK = ROOT / "tests" / "clients" / "javascript" / "package-lock.json"
 HOST = re.compile(r"https?://|\bpypi\.|\.(?:org|com|io|net|dev|ai)\b|find-links|--index|^-f ", re.MULTILINE)
 
 
+@cache
 def entries(lock: Path) -> list[tuple[Requirement, list[str]]]:
     """Each requirement of a lock file, with its hashes."""
     text = re.sub(r"^#.*\n", "", lock.read_text(), flags=re.MULTILINE).replace("\\\n", " ")

@@ -14,6 +14,7 @@ from builder.weights import downloads
 from builder.weights.hub import Hub
 from errors.build import BuildFailed, DownloadCorrupt, DownloadFailed
 from errors.build_config import ModelAccessDenied, ModelNotFound
+from tests import fast
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
 
@@ -236,7 +237,7 @@ print(hub.fetch(snapshot, sys.argv[3:], None)[sys.argv[3]].stat().st_size)
 """
 
 
-@pytest.mark.parametrize("wanted", [WEIGHTS, "tokenizer.json"], ids=["cached", "not cached"])
+@pytest.mark.parametrize("wanted", fast.few([WEIGHTS, "tokenizer.json"]), ids=["cached", "not cached"])
 def test_offline_the_cache_answers_and_nothing_else(
     cache: Path, hub: HubServer, repository: Repository, wanted: str
 ) -> None:

@@ -128,6 +128,7 @@ def test_killed_at_any_moment_what_looks_whole_is_whole(server: TarServer, tmp_p
     assert list((cache / "engines").iterdir()) == [engine.path]
 
 
+@pytest.mark.slow
 def test_two_at_once_on_a_full_disk_both_tell_and_leave_nothing(
     small_disk: Mount, server: TarServer, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def _await_file(folder: Path, name: str, process: subprocess.Popen[str]) -> None
     assert process.returncode is None
 
 
+@pytest.mark.slow
 def test_processes_that_want_the_same_engine_download_it_once(
     server: TarServer, tar: bytes, tmp_path: Path
 ) -> None:

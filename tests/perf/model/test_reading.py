@@ -8,6 +8,7 @@ from perf.model.reading import main
 from runner.chat.families.recognition import FAMILIES
 
 
+@pytest.mark.slow
 def test_every_family_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--tokens", "20", "--rounds", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()[2:]

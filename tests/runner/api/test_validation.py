@@ -12,6 +12,7 @@ from errors.coded_error import CodedError
 from errors.requests import InvalidInput
 from runner.api.openai.bodies import Body, ChatBody, CompletionBody
 from runner.api.validation import check_document
+from tests import fast
 from tests.fuzz.bodies import random_document
 from tests.fuzz.choices import Choices
 
@@ -96,7 +97,7 @@ def test_a_body_that_is_no_object_has_no_field_to_name(document: object) -> None
 def test_what_is_refused_is_what_msgspec_refuses() -> None:
     chance = random.Random(8)
     outcomes = set()
-    for _ in range(5000):
+    for _ in range(fast.num_examples(5000)):
         content, kind = random_document(Choices(chance.randbytes(chance.randrange(400))))
         try:
             document = msgspec.json.decode(content)

@@ -111,7 +111,7 @@ def test_a_collector_that_refuses_is_tried_again_with_later_spans(
 
     drops = Drops()
     with HTTPServer((HOST, 0), Collector) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://{HOST}:{server.server_port}/v1/traces"
         exporter = SpanExporter(OtlpTarget(url, "mine"), drops.add)
         for expected in (1, 2, 2):

@@ -20,6 +20,7 @@ from runner.supervision import supervised
 from runner.supervision.child import Child, with_parent
 from runner.supervision.failures import FailureLog, ProcessFailure
 from runner.supervision.supervised import State, SupervisedProcess
+from tests import fast
 from tests.runner.servers import DEADLINE_S, is_running
 
 _PROGRAM = """
@@ -159,7 +160,7 @@ def test_a_process_that_ends_or_is_stopped_is_replaced(
     assert failures == [ProcessFailure("program", reason, ("listening",))]
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("number", fast.few([signal.SIGSTOP, signal.SIGKILL]))
 def test_a_stopped_descendant_takes_all_with_it_and_one_that_ended_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_stopped_descendant_takes_all_with_it_and_one_that_ended_does_not(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_unresponsive_then_killed_and_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +287,7 @@ def test_a_first_start_that_fails_raises_and_leaves_nothing(tmp_path: Path) -> N
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_start_that_takes_too_long_fails_unless_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,7 +330,7 @@ def test_hooks_that_raise_do_not_end_the_supervision(tmp_path: Path, monkeypatch
     assert [failure.reason for failure in failures] == ["it can't be watched (RuntimeError: no idea)"]
 
 
-@pytest.mark.parametrize("hook", ["clean_up", "processes", "on_failure", "start_error"])
+@pytest.mark.parametrize("hook", fast.few(["clean_up", "processes", "on_failure", "start_error"]))
 def test_errors_while_a_process_is_replaced_are_logged_with_a_code_and_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:

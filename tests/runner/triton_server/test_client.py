@@ -25,6 +25,7 @@ from errors.triton import (
 )
 from runner.engines.protocol.messages import Output, Submit, TokenLogProb
 from runner.triton_server.client import TritonClient
+from tests import fast
 from tests.runner.misbehaving_server import (
     TIMEOUT_S,
     Handler,
@@ -184,7 +185,9 @@ def test_a_huge_wrong_event_is_not_shown_whole() -> None:
     assert len(str(error)) < 500
 
 
-@pytest.mark.parametrize("pieces", [(), (GOOD,), (GOOD, GOOD[:10])], ids=["at once", "later", "in an event"])
+@pytest.mark.parametrize(
+    "pieces", fast.few([((),), ((GOOD,),), ((GOOD, GOOD[:10]),)]), ids=["at once", "later", "in an event"]
+)
 def test_silence_is_e2101_with_the_time_it_took(pieces: tuple[bytes, ...]) -> None:
     error, _ = error_of(stream(*pieces, then=be_silent))
     assert isinstance(error, TritonTimeout)

@@ -30,6 +30,7 @@ def test_a_model_is_made_an_engine_and_what_happens_is_logged(tmp_path: Path) ->
     assert all(line.startswith("model: ") for line in lines)
 
 
+@pytest.mark.slow
 def test_the_builders_error_is_the_runners(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(WeightFormatMissing, match="has no weights"):

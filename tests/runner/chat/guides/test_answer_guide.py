@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import random
 import tracemalloc
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
 from itertools import product
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
@@ -44,7 +45,10 @@ WEATHER = {
     "additionalProperties": False,
 }
 TOOLS = (Tool("get_weather", parameters=WEATHER, is_strict=True), Tool("stop", parameters={}))
-SCHEMAS: dict[str, dict[str, Any]] = {"get_weather": WEATHER, "stop": {"type": "object"}}
+SCHEMAS = {
+    "get_weather": Draft202012Validator(WEATHER),
+    "stop": Draft202012Validator({"type": "object"}),
+}
 HERMES = {"special": "hermes, special", "added": "hermes", "text": "hermes, markers as text"}
 """By what its markers are in the tokenizer."""
 CLOSING = ('"}]', "</think>", ";", "\n</parameter>\n", "</function>")
@@ -107,11 +111,11 @@ def walk(name: str, made: LLMatcher, seed: int) -> list[int] | None:
         bits = np.unpackbits(np.frombuffer(made.compute_bitmask(), dtype=np.uint8), bitorder="little")
         assert not made.is_error(), made.get_error()
         allowed = bits.nonzero()[0].tolist()
-        if end in allowed and not tried and (len(allowed) == 1 or chance.random() < 0.2):
+        if bits[end] and not tried and (len(allowed) == 1 or chance.random() < 0.2):
             return ids
-        markers = [each for each in allowed if first_marker <= each < end]
+        markers = allowed[bisect_left(allowed, first_marker) : bisect_left(allowed, end)]
         tried = tried or list(chance.choice(typed) if chance.random() < 0.3 else ())
-        if tried and tried[0] in allowed:
+        if tried and bits[tried[0]]:
             token = tried.pop(0)
         else:
             tried = []
@@ -132,7 +136,7 @@ def message(name: str, ids: list[int], use: ToolUse | None, *, starts: bool = Fa
 def check_calls(read_message: Message, *, names: Sequence[str] = tuple(SCHEMAS)) -> None:
     for call in read_message.calls:
         assert call.name in names
-        jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+        SCHEMAS[call.name].validate(json.loads(call.arguments))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -236,7 +240,7 @@ def test_a_guide_begins_after_the_reasoning(kind: str) -> None:
     ids = next(ids for seed in range(9) if (ids := walk(HERMES[kind], made, seed)) is not None)
     answer = message(HERMES[kind], ids, None, starts=True)
     assert answer.reasoning
-    jsonschema.validate(json.loads(answer.content), WEATHER)
+    SCHEMAS["get_weather"].validate(json.loads(answer.content))
 
 
 @pytest.mark.parametrize(
@@ -256,7 +260,7 @@ def test_content_follows_its_guide_or_is_calls(name: str) -> None:
             answer = message(name, ids, use, starts=starts)
             check_calls(answer)
             if not answer.calls:
-                jsonschema.validate(json.loads(answer.content), WEATHER)
+                SCHEMAS["get_weather"].validate(json.loads(answer.content))
             kinds.add(bool(answer.calls))
     assert False in kinds
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from errors.engines import EngineStartFailed, QueueFull, RequestRefused
 from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import GUIDE_TYPES, Guide, Sampling, Submit
+from runner.engines.tensorrt_llm import adapter
 from runner.engines.tensorrt_llm.adapter import TensorrtLlmEngine, load
 from runner.engines.tensorrt_llm.requests import coded, executor_request, is_device_lost, sentence
 from tests.runner.engines.tensorrt_llm.bindings import RecordingSink, bindings
@@ -25,7 +27,8 @@ Load = Callable[..., tuple[TensorrtLlmEngine, RecordingSink]]
 
 
 @pytest.fixture
-def load_engine(tmp_path: Path) -> Iterator[Load]:
+def load_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    monkeypatch.setattr(adapter, "_AWAIT", timedelta(milliseconds=5))  # It is waited for at the end of each.
     engines: list[TensorrtLlmEngine] = []
 
     def make(**options: str) -> tuple[TensorrtLlmEngine, RecordingSink]:
@@ -112,6 +115,7 @@ def test_a_cancelled_request_ends_cancelled_and_is_held_no_more(load_engine: Loa
     assert not sink.breaks
 
 
+@pytest.mark.slow
 def test_a_cancelled_request_that_waits_never_begins(load_engine: Load) -> None:
     engine, sink = load_engine(max_batch_size="1")
     engine.submit(Submit(1, [5], 400, GREEDY))
@@ -145,6 +149,7 @@ def test_a_wrong_request_fails_alone(load_engine: Load, request_: Submit, error:
     assert not sink.breaks
 
 
+@pytest.mark.slow
 def test_a_full_queue_refuses_with_its_size_and_serves_the_others(load_engine: Load) -> None:
     engine, sink = load_engine(max_queue_size="2", max_batch_size="1")
     for request_id in range(1, 9):

@@ -89,6 +89,7 @@ def test_a_prefix_is_shared_only_by_requests_with_the_same_salt(engine: Listenin
         assert engine.cached(number) == [cached]
 
 
+@pytest.mark.slow
 def test_a_priority_is_heeded_where_the_policy_is_so(
     engine: Listening, engine_dir: Path, python: str
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_cancelled_request_among_others_leaves_them_alone(engine: Listening) -
         assert engine.tokens(number) == [(number + 1 + step) % 1000 for step in range(200)]
 
 
+@pytest.mark.slow
 def test_more_requests_than_the_batch_holds_wait(engine: Listening) -> None:
     numbers = range(400, 500)
     for number in numbers:
@@ -191,6 +193,7 @@ def test_a_core_that_dies_ends_the_engine_server_with_its_error(engine_dir: Path
         assert "CUDA out of memory" in ends[0]
 
 
+@pytest.mark.slow
 def test_a_core_that_is_killed_ends_the_engine_server(engine_dir: Path, python: str) -> None:
     """vLLM only marks its client as dead: what waits for its outputs would wait for ever."""
     with started(engine_dir, python) as server, Listening(server) as client:
@@ -235,6 +238,7 @@ def test_an_option_that_is_none_is_named(engine_dir: Path, python: str) -> None:
     assert text.startswith("E1006")
 
 
+@pytest.mark.slow
 def test_the_servers_options_win_over_the_engines_arguments(engine_dir: Path, python: str) -> None:
     with running(engine_dir, python, max_batch_size="3") as client:
         client.send(*(Submit(number, [1], 1500, GREEDY) for number in range(5)))
