@@ -17,6 +17,7 @@ from runner.api.asgi import make_application
 from runner.api.call import GENERATION_PATHS, Call
 from runner.api.call_observer import CallObserver
 from runner.api.http_server.server import Server
+from runner.api.limits import Admission
 from runner.api.served import Served
 from runner.api.start import Start
 from runner.engines.protocol.client import EngineClient
@@ -92,11 +93,14 @@ async def serve(start: Start) -> None:
                 meter=RequestMeter(meter),
             )
 
-        application = make_application(API(served, client.is_answering, generate, start.metrics_dir), served)
+        admission = Admission(settings.openai_max_requests, start.texts_fd, start.number)
+        api = API(served, client.is_answering, generate, start.metrics_dir, admission)
+        application = make_application(api, served)
         observed = CallObserver(application, meter, is_log_json=is_log_json, tracing=tracing)
         freeze_loaded_objects()
         await requests.wait_for_engine()  # The first clients may be waiting already.
-        server = Server(observed, settings, requests, tracing)
+        others = [socket.socket(fileno=each) for each in start.others_fds]
+        server = Server(observed, settings, requests, tracing, others)
         await server.serve(sockets=[socket.socket(fileno=each) for each in start.socket_fds])
 
 

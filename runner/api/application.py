@@ -76,6 +76,7 @@ class API:
         is_engine_ready: Callable[[], Awaitable[bool]],
         generate: Generate,
         metrics_dir: Path,
+        admission: Admission,
     ) -> None:
         settings = served.settings
         self._served = served
@@ -87,7 +88,7 @@ class API:
         self._chats = [ThreadPoolExecutor(count, "chat") for count in _CHAT_THREADS]
         self._exposition: asyncio.Task[str] | None = None
         self._timeout_s = settings.openai_timeout_s
-        self._admission = Admission(settings.openai_max_requests)
+        self._admission = admission
         limits_thinking = supports(served.engine_kind, "chat_guides")
         self._messages_order = partial(messages_order.chat_body, limits_thinking=limits_thinking)
         self._service = GenerationService(generate, self._admission, self._timeout_s)

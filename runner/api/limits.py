@@ -1,6 +1,8 @@
 """Limits of a request: how many texts at once, how long it may take, and its client's connection."""
 
 import asyncio
+import mmap
+import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
@@ -14,12 +16,29 @@ from errors.coded_error import CodedError
 T = TypeVar("T")
 
 
-class Admission:
-    """Counts the texts that are being generated."""
+_NUMBER_BYTES = 8
 
-    def __init__(self, limit: int) -> None:
+
+def shared_counts(num_processes: int) -> int:
+    """The file descriptor of a number of texts for each process of the API, in memory; all are 0."""
+    descriptor = os.memfd_create("openai-texts")
+    os.truncate(descriptor, _NUMBER_BYTES * num_processes)
+    return descriptor
+
+
+class Admission:
+    """Counts the texts that are being generated, by this process and by the others of the API.
+
+    NOTE: processes that count at the same moment may together be above the limit, each by one request.
+    """
+
+    def __init__(self, limit: int, shared: int | None = None, number: int = 0) -> None:
+        """``shared``: of ``shared_counts``; ``number``: this process's place in it."""
         self.limit = limit
-        self.running = 0
+        memory = mmap.mmap(-1, _NUMBER_BYTES) if shared is None else mmap.mmap(shared, 0)
+        self._counts = memoryview(memory).cast("q")
+        self._number = number
+        self._counts[number] = 0  # Those of a process that ended before are gone.
 
     @contextmanager
     def admitted(self, count: int) -> Iterator[Callable[[], None]]:
@@ -28,18 +47,19 @@ class Admission:
         Raises E1607 if they are too many.
         """
         self.check(count)
-        self.running += count
+        self._counts[self._number] += count
         with ExitStack() as exits:
             exits.callback(self._release, count)
             yield exits.close
 
     def check(self, count: int) -> None:
         """Raise E1607 if ``count`` more are too many."""
-        if self.running + count > self.limit:
-            raise TooManyRequests(running=self.running, asked=count, most=self.limit)
+        running = sum(self._counts)
+        if running + count > self.limit:
+            raise TooManyRequests(running=running, asked=count, most=self.limit)
 
     def _release(self, count: int) -> None:
-        self.running -= count
+        self._counts[self._number] -= count
 
 
 async def run_within(

@@ -9,16 +9,23 @@ from runner.settings.settings import Settings
 
 
 class Start(BaseModel):
-    """``settings.engine_dir`` is the folder of the engine; ``socket_fds`` are listening already."""
+    """``settings.engine_dir`` is the folder of the engine; the sockets are listening already."""
 
     model_config = ConfigDict(frozen=True)
 
     settings: Settings
     socket_fds: list[int]
+    """For this process."""
+    others_fds: list[int]
+    """For the other processes of the API."""
     exit_reason_fd: int
     """See ``errors.wire.ExitReason``."""
     metrics_dir: Path
     """See ``runner.observability.meter``."""
+    number: int
+    """This process, of all that serve the API, from 0."""
+    texts_fd: int
+    """See ``runner.api.limits.shared_counts``."""
     shapes_path: Path
     """See ``runner.supervision.flight_recorder``."""
     triton: str | ExternalTriton

@@ -2,8 +2,9 @@
 
 Processes, because Python runs one thread at a time: in Cog's worker, each would slow the other's streams. The
 runner listens on the port itself, from before the children's start to its own end: a taken port is an error
-at once, and while a child is started again its clients wait instead of being refused. Several children accept
-connections from one socket, the first that is free; each is a client of the engine server.
+at once, and while a child is started again its clients wait instead of being refused. Several children have a
+socket each, for which Linux chooses, and take a connection that waits too long on another's; each is a client
+of the engine server.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from errors.api import OpenAIServerFailed
 from errors.coded_error import CodedError
 from errors.triton import ServerStopping
 from runner.api.call import is_generation
+from runner.api.limits import shared_counts
 from runner.api.start import Start
 from runner.observability.logs import JSON, log_refusal
 from runner.observability.meter import Meter
@@ -63,25 +65,28 @@ class APIServers:
         """
         self._settings = settings
         count = settings.openai_processes
-        limits = ("openai_max_requests", "openai_max_connections")
-        shares = settings.model_copy(
-            update={name: math.ceil(getattr(settings, name) / count) for name in limits}
+        share = settings.model_copy(
+            update={"openai_max_connections": math.ceil(settings.openai_max_connections / count)}
         )
+        self._texts = shared_counts(count)
         self.processes = [
-            APIServer(shares, number, engine_socket, triton, log=log, on_failure=on_failure)
+            APIServer(share, number, self._texts, engine_socket, triton, log=log, on_failure=on_failure)
             for number in range(count)
         ]
-        self._listener: socket.socket
-        self._rejecting: asyncio.Task[None] | None = None
+        self._listeners: list[socket.socket] = []
+        self._rejecting: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
         """Listen, and start the children. Raises E1007, E1006."""
         check_ports_free(openai_listener(self._settings))
         address = self._settings.openai_host, self._settings.openai_port
-        self._listener = socket.create_server(address, backlog=_BACKLOG)
-        set_options(self._listener)
+        for _ in self.processes:
+            listener = socket.create_server(address, backlog=_BACKLOG, reuse_port=len(self.processes) > 1)
+            listener.setblocking(False)
+            set_options(listener)
+            self._listeners.append(listener)
         for process in self.processes:
-            process.listen_with(self._listener)
+            process.listen_with(self._listeners)
             process.begin()
 
     async def wait_ready(self) -> None:
@@ -95,8 +100,9 @@ class APIServers:
             await process.end_supervision()
             process.child.send_signal(signal.SIGTERM)
         meter = Meter("openai", metrics_dir(self._settings.triton_http_port))
-        rejecting = reject(self._listener.dup(), partial(self._record_rejected, meter))
-        self._rejecting = asyncio.create_task(rejecting, name="openai-reject")
+        for listener in self._listeners:
+            rejecting = reject(listener.dup(), partial(self._record_rejected, meter))
+            self._rejecting.append(asyncio.create_task(rejecting, name="openai-reject"))
         ends = [asyncio.ensure_future(process.child.exit_code()) for process in self.processes]
         # Those that were stopped, or hang, are ended by ``stop``.
         _, left = await asyncio.wait(ends, timeout=self._settings.stop_grace_s + _FINAL_RESPONSES_S)
@@ -114,9 +120,12 @@ class APIServers:
         """Stop to listen, and end the children."""
         for process in self.processes:
             await process.end_supervision()
-        await cancelled(self._rejecting)
-        self._listener.close()
+        for rejecting in self._rejecting:
+            await cancelled(rejecting)
+        for listener in self._listeners:
+            listener.close()
         await asyncio.gather(*(process.stop() for process in self.processes))
+        os.close(self._texts)
 
 
 class APIServer(SupervisedProcess):
@@ -126,13 +135,17 @@ class APIServer(SupervisedProcess):
         self,
         settings: Settings,
         number: int,
+        texts: int,
         engine_socket: Path | None,
         triton: str | ExternalTriton,
         *,
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
     ) -> None:
-        """``settings``: with this process's share of the limits. ``number``: from 0, of all of them."""
+        """``settings``: with this process's share of the connections. ``number``: from 0, of all of them.
+
+        ``texts``: of ``shared_counts``.
+        """
         name = "the OpenAI-compatible API" + (f", process {number}" if settings.openai_processes > 1 else "")
         super().__init__(
             "api",
@@ -143,17 +156,20 @@ class APIServer(SupervisedProcess):
             hang_timeout_s=_HANG_TIMEOUT_S,
         )
         self._settings = settings
+        self._number = number
+        self._texts = texts
         paths = openai_shapes_paths(settings.triton_http_port, settings.openai_processes)
         self._shapes_path = paths[number]
         self._engine_socket = engine_socket
         self._triton = triton
-        self._listener: socket.socket
+        self._listeners: list[socket.socket]
         self._own_listener: socket.socket | None = None
         """Where this process alone answers, for its heartbeat; None: there is no other."""
 
-    def listen_with(self, listener: socket.socket) -> None:
-        self._listener = listener
-        if self._settings.openai_processes > 1:
+    def listen_with(self, listeners: list[socket.socket]) -> None:
+        """``listeners``: one for each process."""
+        self._listeners = listeners
+        if len(listeners) > 1:
             self._own_listener = socket.create_server((LOOPBACK, 0))
 
     @property
@@ -163,12 +179,17 @@ class APIServer(SupervisedProcess):
         return local_url(self._settings.openai_host, self._settings.openai_port)
 
     async def launch(self) -> None:
-        listeners = [each.fileno() for each in (self._listener, self._own_listener) if each is not None]
+        own = self._listeners[self._number]
+        others = [each.fileno() for each in self._listeners if each is not own]
+        sockets = [each.fileno() for each in (own, self._own_listener) if each is not None]
         start = Start(
             metrics_dir=metrics_dir(self._settings.triton_http_port),
             shapes_path=self._shapes_path,
             settings=self._settings,
-            socket_fds=listeners,
+            number=self._number,
+            texts_fd=self._texts,
+            socket_fds=sockets,
+            others_fds=others,
             exit_reason_fd=self.exit_reason.descriptor,
             engine_socket=self._engine_socket,
             triton=self._triton,
@@ -177,7 +198,7 @@ class APIServer(SupervisedProcess):
             [*with_parent(os.getpid()), sys.executable, "-m", "runner.api"],
             own_environment() | _RETURNS_LARGE_BLOCKS,
             stdin=start.model_dump_json().encode(),
-            pass_fds=[*listeners, self.exit_reason.descriptor],
+            pass_fds=[*sockets, *others, self._texts, self.exit_reason.descriptor],
         )
 
     async def is_ready(self) -> bool:

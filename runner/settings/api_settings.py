@@ -5,6 +5,9 @@ from pydantic import BaseModel
 from runner.settings.api_keys import KeyTexts
 from runner.settings.fields import Seconds, Texts, variable
 
+_PROCESSORS_EACH = 4
+_MOST_BY_DEFAULT = 4
+
 
 class APISettings(BaseModel):
     openai_host: str = variable(
@@ -34,8 +37,8 @@ class APISettings(BaseModel):
     )
     openai_processes: int = variable(
         "OPENAI_PROCESSES",
-        1,
-        "processes of the OpenAI-compatible API, each with its share of the maximum of texts and connections",
+        ...,
+        "processes of the OpenAI-compatible API; default: one for every four processors, at most 4",
         ge=1,
         le=64,
     )
@@ -70,3 +73,8 @@ class APISettings(BaseModel):
         "all; default: only loopback ones if it listens on loopback and has no keys, else all",
     )
     openai_timeout_s: Seconds = variable("OPENAI_TIMEOUT", 3600.0, "maximum seconds of a request")
+
+
+def default_processes(num_processors: int) -> int:
+    """Of the API. One is enough for an engine until hundreds of requests begin together."""
+    return max(1, min(num_processors // _PROCESSORS_EACH, _MOST_BY_DEFAULT))

@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, DirectoryPath, FilePath
 
+from engine.machine.processors import usable_processors
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.redact import HIDDEN
 from errors.coded_error import CodedError
 from errors.settings import InvalidSetting
 from runner.observability.logs import VARIABLE as LOG_FORMAT
 from runner.settings.api_keys import LowestPriorities
-from runner.settings.api_settings import APISettings
+from runner.settings.api_settings import APISettings, default_processes
 from runner.settings.cog_settings import CogSettings, load_cog_settings
 from runner.settings.fields import URL, Port, Program, Seconds, checked, variable, variables_of
 from runner.settings.ports import local_url
@@ -234,6 +235,7 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
         "cog": load_cog_settings(environment),
         "cache_dir": _default_cache_dir(environment),
         "engine_python": engine_python(environment),
+        "openai_processes": default_processes(usable_processors()),
     }
     for key in ("weights", "system_prompt", "prompt_template"):
         if (value := config.get(key)) not in (None, ""):

@@ -5,6 +5,7 @@ import contextlib
 import math
 import resource
 import socket
+from collections.abc import Sequence
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -40,7 +41,9 @@ class Server(uvicorn.Server):
         settings: Settings,
         requests: RequestGuard,
         tracing: Tracing | None,
+        others: Sequence[socket.socket] = (),
     ) -> None:
+        """``others``: on which other processes of the API listen."""
         self._connections = Connections(_limits(settings))
         config = uvicorn.Config(
             application,
@@ -56,6 +59,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + _FINAL_RESPONSES_S),
         )
         super().__init__(config)
+        self._others = others
         self._tracing = tracing
         self._requests = requests
         self._grace_s = settings.stop_grace_s
@@ -67,7 +71,24 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         self._connections.tick()
+        for listener in self._others:
+            await self._accept(listener)
         return await super().on_tick(counter)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Accept what waits there: its process may have ended, or hang."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):  # BlockingIOError: no more.
+            for _ in range(_ACCEPTED_AT_ONCE):
+                connection, _ = listener.accept()
+                await loop.connect_accepted_socket(self._protocol, connection)
+
+    def _protocol(self) -> asyncio.Protocol:
+        config = self.config
+        made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg]
+            config=config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._requests.refuse("it was asked to")

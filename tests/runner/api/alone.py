@@ -39,6 +39,7 @@ class APIAlone:
                 "ENGINE_DIR": str(model.directory),
                 "OPENAI_HOST": HOST,
                 "OPENAI_PORT": str(self.port),
+                "OPENAI_PROCESSES": "1",
                 "TRITON_HTTP_PORT": str(triton_port),
                 "CHAT_TEMPLATE": str(template),
                 "COG_TRITON_ENGINE_PYTHON": sys.executable,

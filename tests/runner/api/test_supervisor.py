@@ -33,6 +33,7 @@ def settings_of(folder: Path) -> tuple[Settings, int]:
         "HOME": str(folder),
         "OPENAI_HOST": "127.0.0.1",
         "OPENAI_PORT": str(port),
+        "OPENAI_PROCESSES": "1",
         "TRITON_HTTP_PORT": str(triton_port),
     }
     settings = load_settings(environment).model_copy(update={"engine_dir": engine.directory})
@@ -125,18 +126,44 @@ def test_a_server_that_drains_while_its_api_is_down_rejects_clients(tmp_path: Pa
     assert asyncio.run(run()).status_code == 503
 
 
+async def ask(port: int, count: int) -> set[int]:
+    """The statuses of ``count`` requests, each on a connection of its own."""
+    url, body = f"http://127.0.0.1:{port}/v1/completions", {"prompt": "hi", "max_tokens": 3}
+    statuses = set()
+    for _ in range(count):
+        async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
+            statuses.add((await client.post(url, json=body)).status_code)
+    return statuses
+
+
+def test_clients_of_a_process_that_stays_down_are_served_by_the_others(tmp_path: Path) -> None:
+    settings, port = settings_of(tmp_path)
+    settings = settings.model_copy(update={"openai_processes": 2})
+    path = tmp_path / "engine_socket"
+
+    async def run() -> None:
+        servers = APIServers(settings, path, "", log=lambda line: None, on_failure=lambda failure: False)
+        async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
+            servers.begin()
+            try:
+                await servers.wait_ready()
+                first = servers.processes[0]
+                assert first.pid is not None
+                os.kill(first.pid, signal.SIGKILL)
+                while first.pid is not None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+                assert await ask(port, 20) == {200}  # Linux gives the dead one half of them.
+                assert first.pid is None
+            finally:
+                await servers.stop()
+
+    asyncio.run(run())
+
+
 def test_several_processes_share_the_port_and_replace_each_other(tmp_path: Path) -> None:
     settings, port = settings_of(tmp_path)
     settings = settings.model_copy(update={"openai_processes": 3, "openai_max_requests": 5})
     path = tmp_path / "engine_socket"
-
-    async def ask(count: int) -> set[int]:
-        url, body = f"http://127.0.0.1:{port}/v1/completions", {"prompt": "hi", "max_tokens": 3}
-        statuses = set()
-        for _ in range(count):
-            async with httpx.AsyncClient(timeout=DEADLINE_S) as client:  # A connection for each.
-                statuses.add((await client.post(url, json=body)).status_code)
-        return statuses
 
     async def run() -> None:
         servers = APIServers(settings, path, "", log=lambda line: None, on_failure=lambda failure: True)
@@ -148,15 +175,15 @@ def test_several_processes_share_the_port_and_replace_each_other(tmp_path: Path)
                 killed = first.pid
                 assert killed is not None
                 assert len({process.pid for process in servers.processes}) == 3
-                assert await ask(20) == {200}
+                assert await ask(port, 20) == {200}
                 os.kill(killed, signal.SIGKILL)
-                assert await ask(20) == {200}
+                assert await ask(port, 20) == {200}
                 while first.pid in (None, killed) or not first.is_serving:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
                 assert [process.restarts for process in others] == [0, 0]
                 await servers.drain()
                 assert [process.pid for process in servers.processes] == [None] * 3
-                assert await ask(1) == {503}
+                assert await ask(port, 1) == {503}
             finally:
                 await servers.stop()
 

@@ -13,6 +13,7 @@ from runner.api.application import API
 from runner.api.asgi import make_application
 from runner.api.call import Call
 from runner.api.call_observer import CallObserver
+from runner.api.limits import Admission
 from runner.api.served import Served
 from runner.chat.families.json_families import HERMES
 from runner.chat.template import ChatTemplate
@@ -45,7 +46,9 @@ class WritingModel:
         template = ChatTemplate({"default": CHAT_TEMPLATE}, {})
         self.facts = ModelFacts(tokenizing, (END_ID,), END_ID, 4096, 4095, template, HERMES)
         served = Served(self.facts, load_settings({"ENGINE_DIR": "."}), "transformers", ("model",))
-        application = make_application(API(served, self._is_ready, self._generation, folder), served)
+        admission = Admission(served.settings.openai_max_requests)
+        api = API(served, self._is_ready, self._generation, folder, admission)
+        application = make_application(api, served)
         watched = CallObserver(application, Meter("openai", folder), is_log_json=False, tracing=None)
         self._transport = httpx.ASGITransport(watched)
 

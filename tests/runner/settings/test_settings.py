@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from errors.settings import InvalidSetting
+from runner.settings.api_settings import default_processes
 from runner.settings.cog_settings import COG_VARIABLES, CogSettings
 from runner.settings.settings import PATH_VARIABLES, VARIABLES, load_settings
 
@@ -254,6 +255,11 @@ def test_without_variables_the_defaults_of_cog_triton_hold() -> None:
     assert settings.triton_start_timeout_s == 300
     ports = (settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port)
     assert ports == (8000, 8001, 8002)
+
+
+@pytest.mark.parametrize(("processors", "processes"), [(1, 1), (7, 1), (8, 2), (16, 4), (128, 4)])
+def test_the_api_has_a_process_for_every_four_processors(processors: int, processes: int) -> None:
+    assert default_processes(processors) == processes
 
 
 def test_variables_of_others_are_not_minded() -> None:

@@ -1,0 +1,31 @@
+"""Limits that the processes of the API have together."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from errors.api import TooManyRequests
+from runner.api.limits import Admission, shared_counts
+
+
+def test_the_texts_of_all_processes_count_and_those_of_one_that_ended_do_not() -> None:
+    shared = shared_counts(2)
+    first, second = (Admission(5, shared, number) for number in range(2))
+    with first.admitted(3), second.admitted(2) as release:
+        with pytest.raises(TooManyRequests) as raised:
+            first.check(1)
+        assert raised.value.facts == {"running": 5, "asked": 1, "most": 5}
+        release()
+        first.check(2)
+        again = Admission(5, shared, 0)  # The first process was killed, and is started again.
+        again.check(5)
+    os.close(shared)
+
+
+def test_a_process_alone_counts_its_own() -> None:
+    admission = Admission(2)
+    with admission.admitted(2), pytest.raises(TooManyRequests):
+        admission.check(1)
+    admission.check(2)
