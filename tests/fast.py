@@ -56,13 +56,18 @@ def num_examples(count: int) -> int:
 
 def keep_fast_tests(items: list[pytest.Item]) -> list[pytest.Item]:
     """Keep the fast tests in ``items``, with few examples each; returns the others."""
-    left_out = [item for item in items if any(map(item.get_closest_marker, LEFT_OUT))]
-    items[:] = (item for item in items if not any(map(item.get_closest_marker, LEFT_OUT)))
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
     for item in items:
+        if any(mark.name in LEFT_OUT for mark in item.iter_markers()):
+            left_out.append(item)
+            continue
+        kept.append(item)
         function = getattr(item, "function", None)
         chosen = getattr(function, _HYPOTHESIS_SETTINGS, None)
         if isinstance(chosen, settings) and chosen.max_examples > MOST_EXAMPLES:
             setattr(function, _HYPOTHESIS_SETTINGS, settings(chosen, max_examples=MOST_EXAMPLES))
+    items[:] = kept
     return left_out
 
 

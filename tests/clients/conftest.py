@@ -41,7 +41,7 @@ if importlib.util.find_spec("openai") is None:
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if item.nodeid.startswith("tests/clients/"):
             item.add_marker(pytest.mark.timeout(600))
 
 

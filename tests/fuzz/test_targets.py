@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import fast
 from tests.fuzz.targets import TARGETS
 
 _SEED = 8
@@ -33,7 +34,7 @@ def test_random_inputs_are_taken_or_refused(name: str) -> None:
 def test_small_inputs_are_taken_or_refused(name: str) -> None:
     target = TARGETS[name].load(name)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=fast.num_examples(40), deadline=None)
     @given(data=st.binary(max_size=64))
     def run(data: bytes) -> None:
         target(data)

@@ -25,7 +25,7 @@ _TIMEOUT_S = 1800
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent == Path(__file__).parent:
+        if item.nodeid.startswith("tests/images/"):
             item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
 
 

@@ -163,6 +163,7 @@ def test_the_capacity_is_at_most_what_was_tried() -> None:
     assert capacity(lambda streams: 0.5) == 0
 
 
+@pytest.mark.slow
 def test_the_floor_answers_with_the_same_bytes_at_the_same_times() -> None:
     def answer(asked: Asked, write: Callable[[bytes], None]) -> bool:
         write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst")

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import pytest
+
 from perf.load.clients import run
 from perf.load.http import HttpClient, Request
 from perf.load.plan import Plan
@@ -83,6 +85,7 @@ def test_a_fixed_concurrency_is_never_exceeded() -> None:
     assert summary.completed == len(server.asked)
 
 
+@pytest.mark.slow
 def test_an_open_loop_does_not_wait_and_counts_what_a_stalled_server_costs() -> None:
     """The first answer takes half a second; who is sent meanwhile waits as well, and all of it shows."""
     gate = threading.Event()
@@ -106,6 +109,7 @@ def test_an_open_loop_does_not_wait_and_counts_what_a_stalled_server_costs() -> 
         assert record.latency_s >= 0.5 - record.scheduled_s - 0.01
 
 
+@pytest.mark.slow
 def test_several_client_processes_make_one_plan() -> None:
     answer = Counting(9)
     with ScriptedServer(answer) as server:

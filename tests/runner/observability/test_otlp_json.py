@@ -77,7 +77,10 @@ def test_what_is_queued_is_sent_at_the_end(monkeypatch: pytest.MonkeyPatch) -> N
     assert [int(each.span_id, 16) for each in receiver.spans] == list(range(700))
 
 
-def test_a_silent_collector_delays_nothing_and_its_spans_are_counted(silent_url: str) -> None:
+def test_a_silent_collector_delays_nothing_and_its_spans_are_counted(
+    silent_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp_json, "_FLUSH_S", 0.2)
     drops = Drops()
     exporter = SpanExporter(OtlpTarget(silent_url, "mine"), drops.add)
     start_s = time.monotonic()

@@ -132,11 +132,13 @@ class Failures(list[ProcessFailure]):
 
 @pytest.mark.parametrize(
     ("number", "reason"),
-    [
-        (signal.SIGKILL, "it ended (killed by SIGKILL)"),
-        (signal.SIGTERM, "it ended (killed by SIGTERM)"),
-        (signal.SIGSTOP, "it was stopped (SIGSTOP) and did not go on"),
-    ],
+    fast.few(
+        [
+            (signal.SIGKILL, "it ended (killed by SIGKILL)"),
+            (signal.SIGTERM, "it ended (killed by SIGTERM)"),
+            (signal.SIGSTOP, "it was stopped (SIGSTOP) and did not go on"),
+        ]
+    ),
 )
 def test_a_process_that_ends_or_is_stopped_is_replaced(
     tmp_path: Path, number: signal.Signals, reason: str

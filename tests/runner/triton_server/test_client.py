@@ -194,6 +194,7 @@ def test_silence_is_e2101_with_the_time_it_took(pieces: tuple[bytes, ...]) -> No
     assert f"Triton timed out after {TIMEOUT_S}s: httpx.ReadTimeout." in error.sentence
 
 
+@pytest.mark.slow
 def test_a_long_answer_that_goes_on_is_no_timeout() -> None:
     async def trickle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

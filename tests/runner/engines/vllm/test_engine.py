@@ -147,6 +147,7 @@ def test_what_can_not_run_fails_alone(engine: Listening, number: int, request_: 
     assert engine.tokens(other.request_id) == list(range(2, 22))
 
 
+@pytest.mark.slow
 def test_a_cancelled_request_ends_once_and_holds_nothing(engine: Listening) -> None:
     engine.send(Submit(200, [7], 2000, GREEDY))
     engine.wait_for(lambda: len(engine.tokens(200)) > 5)

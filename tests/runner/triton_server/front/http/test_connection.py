@@ -158,6 +158,7 @@ def test_heads_and_trailers_that_arrive_slowly_count_and_end_in_time(
     run(work)
 
 
+@pytest.mark.slow
 def test_a_client_that_never_reads_its_last_answer_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         monkeypatch.setattr(http_connection, "_READ_TIMEOUT_S", 1.0)
