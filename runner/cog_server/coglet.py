@@ -96,12 +96,10 @@ class Chunk(str):
     it sends; only then whether it is a date, a path or an array. To a coglet that does not ask, it is a text.
     """
 
-    __slots__ = ("value",)
+    __slots__ = ()
     __class__ = Enum  # type: ignore[assignment]
     model_dump = dict = None
-
-    def __init__(self, text: str) -> None:
-        self.value = text
+    value = property(str.__str__)
 
 
 def prediction_id() -> str:

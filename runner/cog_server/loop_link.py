@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol
 
 _CHECK_S = 0.02
@@ -67,9 +66,12 @@ class WakeUps:
 
     def next(self) -> None:
         """Wake the next one, from any thread."""
-        with suppress(IndexError):
-            while not self._due.popleft().wake():
+        due = self._due
+        try:
+            while due and not due.popleft().wake():
                 pass
+        except IndexError:
+            pass  # Another thread has woken the last one.
 
     def _check(self) -> None:
         """NOTE: a thread that coglet cancels between two steps may not wake the next one."""

@@ -16,7 +16,6 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Future
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -139,17 +138,20 @@ class PredictionStream:
 
     def _take(self) -> tuple[str, BaseException | None, bool]:
         """All that has arrived, waiting for it: text, the error that ended it, whether it is over."""
-        with suppress(Empty):  # NOTE: coglet may cancel the thread that was about to wake this one.
+        try:
             self._wake_up.get(timeout=_RECHECK_S)
-        parts: list[str] = []
-        end, is_over = None, False
-        with suppress(IndexError):
-            while isinstance(item := self._arrived.popleft(), str):
-                parts.append(item)
-            end, is_over = item, True
+        except Empty:
+            pass  # NOTE: coglet may cancel the thread that was about to wake this one.
+        arrived = self._arrived
+        text, end, is_over = "", None, False
+        while arrived and not is_over:
+            if isinstance(item := arrived.popleft(), str):
+                text += item
+            else:
+                end, is_over = item, True
         # NOTE: the next thread gets Python's lock as soon as coglet has sent this one's text.
         self._wake_ups.next()
-        return "".join(parts), end, is_over
+        return text, end, is_over
 
 
 def hook_coglet() -> None:
