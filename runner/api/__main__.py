@@ -86,6 +86,7 @@ async def serve(start: Start) -> None:
                 request,
                 model,
                 _Releasing(requests, call),
+                is_whole=call.is_whole,
                 measures_phases=trace is not None and trace.is_recording,
                 trace=trace,
                 logged_api="openai" if is_log_json else "",

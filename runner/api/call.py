@@ -51,6 +51,8 @@ class Call:
     """The error of the answer, or of the end of its stream."""
     is_generating: bool = False
     """It was admitted: from now on its generations report how they end."""
+    is_whole: bool = False
+    """Its answer is no stream."""
     is_large: bool = False
     """What is done with all of its body is done in a thread."""
     api_key: str = ""

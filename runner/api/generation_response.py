@@ -92,6 +92,7 @@ class GenerationResponse(Response):
         service = self._service
         call = call_of(scope)
         call.model, call.response_id = self._writer.model, self._writer.response_id
+        call.is_whole = not self._is_stream
         self._send = send
         self._body = scope.get(BODY_KEY)
         response: Response | None

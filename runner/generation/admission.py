@@ -32,7 +32,7 @@ _RETRY_POLL_S = 0.05
 _DRAIN_POLL_S = 0.02
 _END_ALL_S = 2.0
 _DROP_S = 0.3
-_NOT_INPUTS = ("sampling", "sent_s", "traceparent", "caller_id")
+_NOT_INPUTS = ("sampling", "collects_until", "sent_s", "traceparent", "caller_id")
 _GONE = (TritonUnavailable, ExternalTritonUnavailable, EngineCrashed, RankEnded)
 
 

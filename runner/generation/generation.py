@@ -56,14 +56,15 @@ class Generation:
         model: ModelFacts,
         client: TokenSource,
         *,
+        is_whole: bool = False,
         measures_phases: bool = False,
         meter: RequestMeter | None = None,
         trace: RequestTrace | None = None,
         logged_api: str = "",
         request_id: str = "",
     ) -> None:
-        """``measures_phases``: ask for the engine server's times. ``request_id``: for logs. ``logged_api``:
-        log a line at the end, with this API.
+        """``is_whole``: the text is read as a whole. ``measures_phases``: ask for the engine server's times.
+        ``request_id``: for logs. ``logged_api``: log a line at the end, with this API.
         """
         self._unsent: GenerationRequest | None = request
         """Not kept once it is sent, as its prompt may be large."""
@@ -86,6 +87,9 @@ class Generation:
             self._parts = PartsDecoder(
                 request.answer, model.tokenizer, self._detokenizer, request.stop_sequences
             )
+        # NOTE: not where the text may end here, because the engine goes on until the tokens have arrived.
+        may_stop = bool(request.stop_sequences) or (self._parts is not None and self._parts.may_stop)
+        self._collects = is_whole and not may_stop
         self._started_s = time.perf_counter()
         self._first_token_s: float | None = None
         self._ended_s: float | None = None
@@ -211,6 +215,7 @@ class Generation:
         self._meter.sent(self.budget.tokenize_s)
         return msgspec.structs.replace(
             message,
+            collects_until=list(self._end_ids) if self._collects else None,
             sent_s=self.budget.sent(),
             returns_times=self._measures_phases,
             traceparent=self._trace.traceparent() if self._trace else "",

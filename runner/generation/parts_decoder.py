@@ -33,7 +33,8 @@ class PartsDecoder:
         self._section = 0
         self._has_one_call = form.tools is not None and not form.tools.is_parallel
         self._num_calls = 0
-        self._may_stop = bool(self._stops) or self._has_one_call
+        self.may_stop = bool(self._stops) or self._has_one_call
+        """Before the engine does, other than by an end token."""
         self.reasoning_token_count = 0
 
     @property
@@ -58,7 +59,7 @@ class PartsDecoder:
         parts = reader.push(text) if text else []
         if was_reasoning and reader.is_reasoning:
             self.reasoning_token_count += len(tokens)
-        return self._cut(parts) if self._may_stop else parts
+        return self._cut(parts) if self.may_stop else parts
 
     def push_with_log_probs(
         self, tokens: list[int], log_probs: list[TokenLogProb], reported: list[tuple[int, TokenLogProb]]

@@ -61,6 +61,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
     # As in TensorRT-LLM, a length beyond the room in the sequence is cut, not refused.
     max_tokens = min(int(requested), ready.max_sequence_length - len(input_ids))
     end_id = row.scalar("end_id")
+    is_streaming = bool(row.scalar("streaming"))
     submit = Submit(
         request_id=0,
         input_ids=input_ids.tolist(),
@@ -79,8 +80,8 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         guide=_guide(row),
         num_top_log_probs=_num_top_log_probs(row),
         returns_times=bool(row.scalar("return_perf_metrics")),
+        collects_until=None if is_streaming else [],
     )
-    is_streaming = bool(row.scalar("streaming"))
     # NOTE: also checked by the engine server, but here all rows of a request are rejected with one response.
     check_request(submit, ready, (int(input_ids.min()), int(input_ids.max())))
     if is_streaming and submit.sampling.beam_width > 1:

@@ -24,6 +24,7 @@ from errors.requests import ClientStalled
 from errors.triton import TritonTimeout
 from runner.engines.protocol.coalescing import Coalescing
 from runner.engines.protocol.messages import (
+    COLLECTION_S,
     Cached,
     Cancel,
     Failed,
@@ -172,7 +173,7 @@ class _Connection(asyncio.Protocol):
         for request_id, stream in self._streams.items():
             if stream.is_ended:
                 continue
-            if stream.received_s < now_s - self._timeout_s:
+            if stream.received_s < now_s - self._timeout_s - COLLECTION_S:
                 silent = TritonTimeout(who=_WHO, timeout_s=self._timeout_s, reason="it sent no token")
                 self._abandon(request_id, stream, silent)
             elif stream.has_output and stream.unread_s < now_s - _STALL_TIMEOUT_S:

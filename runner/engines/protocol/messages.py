@@ -17,6 +17,9 @@ SEEDS = 1 << 64
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 """Of what an engine generates. Those of a ``Submit`` are checked against the vocabulary."""
 
+COLLECTION_S = 0.5
+"""How long the tokens of a request with ``collects_until`` wait for later ones."""
+
 FinishReason = Literal["end", "stop", "length", "cancelled"]
 
 
@@ -129,6 +132,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Embed ``input_ids`` instead of generating: ``Finished`` has the embedding."""
     returns_times: bool = False
     """``Finished`` has ``times_s``."""
+    collects_until: list[int] | None = None
+    """The client needs the output only as a whole: what follows the first tokens is sent twice a second, and
+    at once if it has one of these tokens, at which the client ends the request. None: it reads each token."""
     sent_s: float | None = None
     """When the client sent it, by ``perf_counter``: for the time that it waited."""
     traceparent: str = ""

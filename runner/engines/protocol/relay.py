@@ -4,7 +4,8 @@ The engine's thread appends to the pending tokens of each stream. The relay's th
 of a stream as one response. An idle server sends each token by itself, a busy one sends batches; there is
 nothing to configure. Streams are served in rounds. After each round the thread rests for a multiple of its
 processor time, so that the tokens of a single stream wait for microseconds, and hundreds of streams get
-fewer, longer responses: at every later step a response costs far more than a token.
+fewer, longer responses: at every later step a response costs far more than a token. A stream that is read
+as a whole gets two responses a second.
 
 The engine server has one for all its clients, and the slot one for its responses through Triton.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from errors.coded_error import CodedError
-from runner.engines.protocol.messages import FinishReason
+from runner.engines.protocol.messages import COLLECTION_S, FinishReason
 
 log = logging.getLogger("cog_triton.relay")
 
@@ -42,6 +43,16 @@ class Stream:
     is_queued: bool = False
     is_new: bool = True
     """Until its first turn."""
+    collects_until: frozenset[int] | None = None
+    """See ``Submit``."""
+    queued_s: float = 0.0
+    """When it last had something to send."""
+
+    def collects(self, new: list[int], now_s: float) -> bool:
+        """Whether the pending tokens, of which the last are ``new``, wait for later ones."""
+        if self.collects_until is None or self.is_new or self.end is not None:
+            return False
+        return now_s < self.queued_s + COLLECTION_S and self.collects_until.isdisjoint(new)
 
 
 class Relay:
@@ -62,15 +73,17 @@ class Relay:
 
     def feed(self, new: Iterable[tuple[Stream, list[int], End | None]]) -> None:
         """Append tokens and ends to streams: preferably all of one engine step at once."""
+        now_s = time.monotonic()
         with self._wake:
             for stream, tokens, end in new:
                 stream.pending += tokens
                 if end is not None:
                     stream.end = end
-                if not stream.is_queued:
+                if not stream.is_queued and not stream.collects(tokens, now_s):
                     stream.is_queued = True
+                    stream.queued_s = now_s
                     (self._new if stream.is_new else self._ready).append(stream)
-            if self._new or not self._is_resting:
+            if self._new or (self._ready and not self._is_resting):
                 self._wake.notify()
 
     def close(self) -> None:

@@ -124,6 +124,8 @@ class Requests:
     def open(self, submit: Submit, client: Client) -> Request:
         """A new request, whose results and errors go to ``client``."""
         stream = Stream(lambda tokens, end: self._respond(request, tokens, end))
+        if submit.collects_until is not None:
+            stream.collects_until = frozenset(submit.collects_until)
         request = Request(next(self._numbers), submit, client, stream)
         if self._exporter is not None and (ids := parse_traceparent(submit.traceparent)) is not None:
             stream.respond = partial(self._respond_traced, request, self._exporter, ids)

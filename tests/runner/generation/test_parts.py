@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 from runner.api.generations import Generations, Piece, PromptRequest
@@ -157,3 +159,51 @@ def test_the_time_grows_with_the_length_alone(name: str) -> None:
             read(decoder(form.family, tokenizer, tools=FORM.tools), chunks)
             times.append(time.process_time() - started_s)
         assert times[1] < 12 * times[0] + 0.05, (marker, text, times)
+
+
+class Submitted:
+    """Keeps the request that it gets."""
+
+    submit: Submit
+
+    async def generate(
+        self, submit: Submit, outlet: Outlet[Output] | None = None
+    ) -> AsyncGenerator[Output, None]:
+        self.submit = submit
+        yield Output([], [], "length")
+
+
+ONE_CALL = AnswerForm(FAMILIES["hermes"], msgspec.structs.replace(tool_use(f={}), is_parallel=False))
+
+
+@pytest.mark.parametrize(
+    ("form", "stops", "ignores_end", "expected"),
+    [
+        (None, (), False, [7, 8]),
+        (FORM, (), False, [7, 8]),
+        (None, (), True, []),
+        (None, ("ab",), False, None),
+        (FORM, ("ab",), False, None),
+        (ONE_CALL, (), False, None),
+    ],
+)
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_tokens_of_a_whole_text_are_collected_unless_it_may_end_before_the_engine_ends_it(
+    form: AnswerForm | None,
+    stops: tuple[str, ...],
+    ignores_end: bool,
+    expected: list[int] | None,
+    is_whole: bool,
+) -> None:
+    source = Submitted()
+    model = replace(MODEL, end_ids=(7, 8))
+    request = GenerationRequest("hi", 9, 0, stops, Sampling(), answer=form, ignores_end=ignores_end)
+
+    async def run() -> None:
+        generation = Generation(request, model, source, is_whole=is_whole)
+        async for _ in generation.parts() if form else generation.text():
+            pass
+
+    asyncio.run(run())
+    until = source.submit.collects_until
+    assert (None if until is None else sorted(until)) == (expected if is_whole else None)

@@ -98,6 +98,12 @@ def test_a_tensor_reaches_the_engine(name: str, value: Any, read: Callable[[Any]
     assert read(parse(**{name: value}).submit) == value
 
 
+@pytest.mark.parametrize("streaming", [True, False, None])
+def test_the_tokens_of_a_request_that_is_not_streamed_are_collected(streaming: bool | None) -> None:
+    """Until the engine ends it: the slot ends none by itself."""
+    assert parse(streaming=streaming).submit.collects_until == (None if streaming else [])
+
+
 def test_the_earlier_of_two_names_wins() -> None:
     submit = parse(min_length=3, min_tokens=5, random_seed=1, seed=2).submit
     assert (submit.min_tokens, submit.sampling.seed) == (3, 1)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from errors.engines import EngineCrashed
+from runner.engines.protocol import relay as relay_module
 from runner.engines.protocol.relay import End, Relay, Stream
 
 REST = 2
@@ -20,13 +21,13 @@ Response = tuple[list[int], End | None]
 class Client:
     """Gets the responses of one stream; may be told to wait before it takes one, or to refuse it."""
 
-    def __init__(self) -> None:
+    def __init__(self, collects_until: frozenset[int] | None = None) -> None:
         self.responses: queue.Queue[Response] = queue.Queue()
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.is_asked = threading.Event()
         self.refuses = False
-        self.stream = Stream(self._respond)
+        self.stream = Stream(self._respond, collects_until=collects_until)
 
     def _respond(self, tokens: list[int], end: End | None) -> None:
         self.is_asked.set()
@@ -144,6 +145,58 @@ def test_a_stream_that_is_fed_nothing_is_sent_nothing(relay: Relay) -> None:
     relay.feed([(other.stream, [1], None)])
     assert other.next_response() == ([1], None)
     assert client.responses.empty()
+
+
+def test_a_stream_that_collects_has_its_first_tokens_at_once_and_the_others_at_the_end(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "COLLECTION_S", 3600)
+    collecting, other = Client(frozenset()), Client()
+    for token in range(50):
+        relay.feed([(collecting.stream, [token], None), (other.stream, [token], None)])
+        assert other.next_response() == ([token], None)
+        if not token:
+            assert collecting.next_response() == ([0], None)
+    assert collecting.responses.empty()
+    relay.feed([(collecting.stream, [50], "length")])
+    assert collecting.next_response() == (list(range(1, 51)), "length")
+
+
+def test_what_is_collected_is_sent_with_an_error_too(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_module, "COLLECTION_S", 3600)
+    client, error = Client(frozenset()), EngineCrashed(engine_kind="paced", reason="x")
+    for token in range(3):
+        relay.feed([(client.stream, [token], None)])
+        if not token:
+            assert client.next_response() == ([0], None)
+    relay.feed([(client.stream, [], error)])
+    assert client.next_response() == ([1, 2], error)
+
+
+def test_what_is_collected_is_sent_at_once_with_a_token_at_which_the_client_ends(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "COLLECTION_S", 3600)
+    client = Client(frozenset({7, 8}))
+    relay.feed([(client.stream, [1], None)])
+    assert client.next_response() == ([1], None)
+    for tokens in ([2], [3, 4], [8, 5]):
+        relay.feed([(client.stream, tokens, None)])
+    assert client.next_response() == ([2, 3, 4, 8, 5], None)
+    relay.feed([(client.stream, [6], None)])
+    relay.feed([(client.stream, [], "cancelled")])
+    assert client.next_response() == ([6], "cancelled")
+
+
+def test_tokens_are_not_collected_for_longer_than_the_time(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(frozenset())
+    for token in range(50):
+        monkeypatch.setattr(relay_module, "COLLECTION_S", 3600 if token % 10 else 0)
+        relay.feed([(client.stream, [token], None)])
+        if not token % 10:
+            assert client.next_response() == ([*range(max(token - 9, 0), token + 1)], None)
 
 
 def test_a_streams_first_response_waits_for_no_round_and_no_rest() -> None:

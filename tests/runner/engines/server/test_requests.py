@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
 from errors.requests import PromptTooLong
-from runner.engines.protocol.messages import Failed, Submit, TokenLogProb, Tokens
+from runner.engines.protocol.messages import COLLECTION_S, Failed, Submit, TokenLogProb, Tokens
 from runner.engines.server.requests import relay_rest
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
@@ -51,6 +52,20 @@ def test_a_request_gets_all_its_tokens_and_one_end(paced: Listening) -> None:
     assert paced.tokens(1) == [5, 6, 7, 5, 6, 7, 5, 6]
     assert paced.tokens(2) == [9, 9, 9]
     assert paced.ends(1) == paced.ends(2) == ["length"]
+
+
+def test_a_request_whose_tokens_are_collected_gets_all_of_them(paced: Listening) -> None:
+    collected = Submit(1, [5, 6], 300, collects_until=[], wants_log_probs=True, num_top_log_probs=1)
+    start_s = time.monotonic()
+    paced.send(collected, Submit(2, [7], 300))
+    paced.wait_for_end(1)
+    most_messages = 2 + (time.monotonic() - start_s) / COLLECTION_S  # The first and the last are at once.
+    paced.wait_for_end(2)
+    assert paced.tokens(1) == [5, 6] * 150
+    assert [each.top for each in paced.log_probs(1)] == [[(5, 0.0)], [(6, 0.0)]] * 150
+    assert paced.tokens(2) == [7] * 300
+    messages = [message.new for message in paced.messages if isinstance(message, Tokens)]
+    assert sum(number == 1 for new in messages for number, _ in new) <= most_messages
 
 
 def test_a_cancelled_request_ends_once_however_often_it_is_cancelled(paced: Listening) -> None:
