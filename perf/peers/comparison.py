@@ -52,9 +52,11 @@ class Comparison:
         else:
             plan = open_loop(workload.share_of_capacity * self._capacity_rps, workload.requests)
             count = len(list(arrivals(plan)))
-        for server in random.sample(list(self._endpoints), len(self._endpoints)):
+        able = [each for each, at in self._endpoints.items() if not workload.is_whole or at.kind != "sse"]
+        for server in random.sample(able, len(able)):
             prompts = list(self._prompts.of(workload, count, f"{self._seed} {number}", words=server))
-            yield measure(name, server, number, self._endpoints[server], prompts, plan)
+            endpoint = self._endpoints[server]
+            yield measure(name, server, number, endpoint, prompts, plan, is_whole=workload.is_whole)
 
 
 def check_lengths(names: Sequence[str], engine: Engine) -> None:

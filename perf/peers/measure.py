@@ -60,16 +60,22 @@ class Row:
 class _Sequence(InOrder):
     """Prompts with the number of tokens that each is answered with."""
 
-    def __init__(self, endpoint: Endpoint, prompts: Sequence[Prompt]) -> None:
+    def __init__(self, endpoint: Endpoint, prompts: Sequence[Prompt], *, is_streaming: bool = True) -> None:
         kind, url, _ = endpoint
         self._kind = kind
         self.outputs: dict[int, str] = {}
         self._tokens = [each.output_tokens for each in prompts]
         super().__init__(
             [
-                GenerateTarget(url, each.text, each.output_tokens)
+                GenerateTarget(url, each.text, each.output_tokens, is_streaming=is_streaming)
                 if kind == GENERATE
-                else posting(kind, url, each.ids if kind == "slot" else each.text, each.output_tokens)
+                else posting(
+                    kind,
+                    url,
+                    each.ids if kind == "slot" else each.text,
+                    each.output_tokens,
+                    is_streaming=is_streaming,
+                )
                 for each in prompts
             ]
         )
@@ -101,11 +107,18 @@ def texts(endpoint: Endpoint, prompts: Sequence[Prompt], tokenizer: Tokenizer) -
 
 
 def measure(
-    name: str, server: str, number: int, endpoint: Endpoint, prompts: Sequence[Prompt], plan: Plan
+    name: str,
+    server: str,
+    number: int,
+    endpoint: Endpoint,
+    prompts: Sequence[Prompt],
+    plan: Plan,
+    *,
+    is_whole: bool = False,
 ) -> Row:
     """Each prompt once, by the plan."""
     before = cpu_s_by_role(endpoint.session)
-    done = run(plan, _Sequence(endpoint, prompts))
+    done = run(plan, _Sequence(endpoint, prompts, is_streaming=not is_whole))
     spent = cpu_s_by_role(endpoint.session) - before
     found = summarize(done)
     events = sum(len(each.answer.output_s) for each in done.records if each.is_completed)

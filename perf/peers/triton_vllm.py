@@ -35,9 +35,9 @@ _NEED_NUMPY_2 = ("scipy", "sklearn", "pandas", "pyarrow")
 class GenerateTarget(Posting):
     """One request to ``generate_stream``: greedy, with as many tokens as the other servers are asked for."""
 
-    def __init__(self, url: str, prompt: str, tokens: int) -> None:
+    def __init__(self, url: str, prompt: str, tokens: int, *, is_streaming: bool = True) -> None:
         parameters = {
-            "stream": True,
+            "stream": is_streaming,
             "exclude_input_in_output": True,
             "return_num_output_tokens": True,
             "max_tokens": tokens,

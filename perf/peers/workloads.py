@@ -27,6 +27,8 @@ class Workload:
     step_s: float = 0.0
     """Of the stand-in executor."""
     share_of_capacity: float | None = None
+    is_whole: bool = False
+    """The answers are no streams."""
 
 
 def _fixed(
@@ -44,6 +46,7 @@ WORKLOADS = {
     "1024": _fixed(1024, 2048, 128, 256),
     "32-paced": _fixed(32, 64, 128, 256, step_s=0.02),
     "256-paced": _fixed(256, 256, 128, 256, step_s=0.04),
+    "256-whole": Workload(256, 256, (128, 128), (256, 256), step_s=0.04, is_whole=True),
     "starts": _fixed(64, 1500, 32, 1),
     "prefix": _fixed(64, 600, 704, 16, 640),
     "prefix-10k": _fixed(64, 600, 10_064, 16, 10_000),

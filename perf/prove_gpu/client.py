@@ -55,15 +55,25 @@ class KnownTarget(InOrder):
         return KnownAnswer(**vars(answer), index=index, output=output)
 
 
-def posting(kind: str, url: str, prompt: str | Sequence[int], tokens: int) -> Posting:
-    """A request for ``tokens`` tokens. The slot takes token ids, Cog takes text, OpenAI's API takes both."""
+def posting(
+    kind: str, url: str, prompt: str | Sequence[int], tokens: int, *, is_streaming: bool = True
+) -> Posting:
+    """A request for ``tokens`` tokens. The slot takes token ids, Cog takes text, OpenAI's API takes both.
+
+    ``is_streaming`` is for the slot and OpenAI's API; Cog's streams are a kind of their own.
+    """
     if kind == "slot":
-        extra = {"input_ids": prompt, "input_lengths": len(prompt), "runtime_top_k": 1}
+        extra = {
+            "input_ids": prompt,
+            "input_lengths": len(prompt),
+            "runtime_top_k": 1,
+            "streaming": is_streaming,
+        }
         return TritonTarget(url, SLOT, Workload("", 0, tokens, is_fixed_length=False, extra=extra))
     if kind == "openai":
         extra = {"prompt": prompt, "temperature": 0, "ignore_eos": True}
         workload = Workload("", 0, tokens, is_fixed_length=False, extra=extra)
-        return OpenAITarget(url, "completions", MODEL, workload)
+        return OpenAITarget(url, "completions", MODEL, workload, is_streaming=is_streaming)
     inputs = {"prompt": prompt, "max_tokens": tokens, "temperature": 0}
     return CogTarget(url, inputs, is_streaming=kind == "sse")
 

@@ -18,8 +18,10 @@ from perf.peers.engine import Engine, standin_engine
 from perf.peers.measure import Row
 from perf.peers.report import report
 from perf.peers.servers import Endpoint
+from perf.peers.triton_vllm import GENERATE, GenerateTarget
 from perf.peers.workloads import WORKLOADS, Prompt, Prompts, Workload
 from perf.processes import CORE
+from perf.prove_gpu.client import posting
 
 TOKENIZER = SOURCE_ROOT / "builder" / "examples" / "tiny" / "model" / "tokenizer.json"
 
@@ -96,8 +98,16 @@ def test_servers_get_other_words_in_the_same_lengths_at_the_same_times(
     sent: dict[str, list[tuple[list[Prompt], list[float]]]] = {"slot": [], "vllm-1": []}
 
     def measured(
-        name: str, server: str, number: int, endpoint: Endpoint, prompts: list[Prompt], plan: Plan
+        name: str,
+        server: str,
+        number: int,
+        endpoint: Endpoint,
+        prompts: list[Prompt],
+        plan: Plan,
+        *,
+        is_whole: bool,
     ) -> Row:
+        assert not is_whole
         sent[server].append((prompts, list(arrivals(plan)) if plan.unit == "rps" else []))
         return row(server, number, 1.0)
 
@@ -118,6 +128,35 @@ def test_servers_get_other_words_in_the_same_lengths_at_the_same_times(
         assert not {tuple(each.ids) for each in ours} & {tuple(each.ids) for each in theirs}
     first, _, second, _ = ([len(each.ids) for each in prompts] for prompts, _ in sent["slot"])
     assert first != second
+
+
+@pytest.mark.parametrize(("name", "without"), [("256-paced", set()), ("256-whole", {"sse"})])
+def test_whole_answers_are_asked_of_the_servers_that_have_them(
+    name: str, without: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, bool] = {}
+
+    def measured(name: str, server: str, number: int, *_: object, is_whole: bool) -> Row:
+        asked[server] = is_whole
+        return row(server, number, 1.0)
+
+    monkeypatch.setattr("perf.peers.comparison.measure", measured)
+    monkeypatch.setitem(WORKLOADS, name, replace(WORKLOADS[name], requests=1))
+    (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
+    endpoints = {kind: Endpoint(kind, "", 0) for kind in ("slot", "json", "sse", "openai", GENERATE)}
+    for _ in Comparison(endpoints, Engine(tmp_path, "", tmp_path), "0").round(0, [name]):
+        pass
+    assert asked == dict.fromkeys(endpoints.keys() - without, bool(without))
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_a_request_for_a_whole_answer_asks_for_no_stream(is_streaming: bool) -> None:
+    slot = posting("slot", "", [5], 3, is_streaming=is_streaming)
+    openai = posting("openai", "", "hi", 3, is_streaming=is_streaming)
+    triton_vllm = GenerateTarget("", "hi", 3, is_streaming=is_streaming)
+    bodies = [json.loads(each.request.body) for each in (slot, openai, triton_vllm)]
+    asked = [bodies[0]["streaming"], bodies[1].get("stream", False), bodies[2]["parameters"]["stream"]]
+    assert asked == [is_streaming] * 3
 
 
 def test_a_share_of_the_capacity_needs_the_capacity_first() -> None:
