@@ -1,0 +1,49 @@
+"""Whether a server is well: its status, or that it does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from runner.supervision import health
+from runner.supervision.health import answers_ok
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_ok"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", True),
+        (b"HTTP/1.0 200 OK\r\n\r\n", True),
+        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n200", False),
+        (b"200", False),
+        (b"x" * 100_000, False),
+        (b"", False),
+    ],
+)
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_only_an_answer_with_200_is_well(host: str, answer: bytes, is_ok: bool) -> None:
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        writer.close()
+
+    async def run() -> bool:
+        server = await asyncio.start_server(serve, host, 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            return await answers_ok(f"http://{f'[{host}]' if ':' in host else host}:{port}/health")
+
+    assert asyncio.run(run()) == is_ok
+    assert asked[0].startswith(b"GET /health HTTP/1.1\r\n")
+
+
+def test_a_server_that_is_silent_or_not_there_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/health"
+        assert not asyncio.run(answers_ok(url))
+    assert not asyncio.run(answers_ok(url))
