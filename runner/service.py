@@ -114,9 +114,10 @@ class Service:
         )
 
     async def is_healthy(self) -> bool:
-        """True only while all processes serve and new requests are taken."""
-        processes = [*self.stack.processes, *(self.openai.processes if self.openai is not None else [])]
-        return not self.is_stopping and all(process.is_serving for process in processes)
+        """True only while all parts serve and new requests are taken. Of the API one process is enough."""
+        processes = [] if self.openai is None else self.openai.processes
+        has_api = self.openai is None or any(process.is_serving for process in processes)
+        return not self.is_stopping and has_api and all(each.is_serving for each in self.stack.processes)
 
     async def drain(self) -> None:
         """Refuse new requests, let running ones end within the grace period, then end them with E2110."""

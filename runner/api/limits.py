@@ -26,6 +26,11 @@ def shared_counts(num_processes: int) -> int:
     return descriptor
 
 
+def clear_count(descriptor: int, number: int) -> None:
+    """Forget the texts of a process that has ended."""
+    os.pwrite(descriptor, bytes(_NUMBER_BYTES), _NUMBER_BYTES * number)
+
+
 class Admission:
     """Counts the texts that are being generated, by this process and by the others of the API.
 
@@ -38,7 +43,6 @@ class Admission:
         memory = mmap.mmap(-1, _NUMBER_BYTES) if shared is None else mmap.mmap(shared, 0)
         self._counts = memoryview(memory).cast("q")
         self._number = number
-        self._counts[number] = 0  # Those of a process that ended before are gone.
 
     @contextmanager
     def admitted(self, count: int) -> Iterator[Callable[[], None]]:

@@ -3,8 +3,8 @@
 Processes, because Python runs one thread at a time: in Cog's worker, each would slow the other's streams. The
 runner listens on the port itself, from before the children's start to its own end: a taken port is an error
 at once, and while a child is started again its clients wait instead of being refused. Several children have a
-socket each, for which Linux chooses, and take a connection that waits too long on another's; each is a client
-of the engine server.
+socket each, and Linux chooses one for each connection. They take connections that wait on each other's, and
+each is a client of the engine server.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from errors.api import OpenAIServerFailed
 from errors.coded_error import CodedError
 from errors.triton import ServerStopping
 from runner.api.call import is_generation
-from runner.api.limits import shared_counts
+from runner.api.limits import clear_count, shared_counts
 from runner.api.start import Start
 from runner.observability.logs import JSON, log_refusal
 from runner.observability.meter import Meter
@@ -80,8 +80,10 @@ class APIServers:
         """Listen, and start the children. Raises E1007, E1006."""
         check_ports_free(openai_listener(self._settings))
         address = self._settings.openai_host, self._settings.openai_port
-        for _ in self.processes:
-            listener = socket.create_server(address, backlog=_BACKLOG, reuse_port=len(self.processes) > 1)
+        for number in range(len(self.processes)):
+            listener = socket.create_server(address, backlog=_BACKLOG, reuse_port=number > 0)
+            # NOTE: only now, so that no other program shares the port.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.setblocking(False)
             set_options(listener)
             self._listeners.append(listener)
@@ -200,6 +202,10 @@ class APIServer(SupervisedProcess):
             stdin=start.model_dump_json().encode(),
             pass_fds=[*sockets, *others, self._texts, self.exit_reason.descriptor],
         )
+
+    def clean_up(self) -> None:
+        # NOTE: at once, as it may stay down: the others would reject requests for its texts.
+        clear_count(self._texts, self._number)
 
     async def is_ready(self) -> bool:
         return await answers_ok(f"{self._url}/health")

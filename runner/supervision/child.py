@@ -82,8 +82,9 @@ class Child:
     async def exit_code(self) -> int:
         """Wait for the end of the process."""
         assert self._process is not None, "not launched"
-        await self._process.ended.wait()
-        code = self.returncode
+        process = self._process
+        await process.ended.wait()
+        code = process.transport.get_returncode()
         assert code is not None, "ended"
         return code
 

@@ -74,6 +74,11 @@ class Connections:
         self._favoured: Connection | None = None
         """Received although there is no room, so that one request always goes on."""
 
+    @property
+    def has_room(self) -> bool:
+        """For one more, maybe in place of one that gives way."""
+        return len(self._all) < self.limits.max_connections or self._gives_way() is not None
+
     def opened(self, connection: Connection) -> None:
         """Of a connection that was accepted. It may be refused at once."""
         if len(self._all) >= self.limits.max_connections:

@@ -28,6 +28,9 @@ _OTHER_FILES = 640
 """Those of the process itself, and of connections that were accepted or closed in the last few steps of the
 event loop, of which each accepts ``_ACCEPTED_AT_ONCE``."""
 
+_STEPS_TO_READ = 5
+"""Of the event loop, until it has read what came on a connection that was just accepted. NOTE: uvicorn closes
+those without a request."""
 _FLUSH_S = 1.0
 """For the last spans, even if the collector does not answer."""
 
@@ -80,6 +83,8 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):  # BlockingIOError: no more.
             for _ in range(_ACCEPTED_AT_ONCE):
+                if self.should_exit or not self._connections.has_room:
+                    return
                 connection, _ = listener.accept()
                 await loop.connect_accepted_socket(self._protocol, connection)
 
@@ -94,6 +99,10 @@ class Server(uvicorn.Server):
         self._requests.refuse("it was asked to")
         reason = f"it was asked to, and the grace period of {self._grace_s:g} s is over"
         timer = asyncio.get_running_loop().call_later(self._grace_s, self._requests.end_all, reason)
+        for server in self.servers:
+            server.close()
+        for _ in range(_STEPS_TO_READ):
+            await asyncio.sleep(0)
         await super().shutdown(sockets)
         timer.cancel()
         if self._tracing is not None:

@@ -133,8 +133,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     returns_times: bool = False
     """``Finished`` has ``times_s``."""
     collects_until: list[int] | None = None
-    """The client needs the output only as a whole: what follows the first tokens is sent twice a second, and
-    at once if it has one of these tokens, at which the client ends the request. None: it reads each token."""
+    """The client needs the output only as a whole: what follows the first tokens is sent at most twice a
+    second, but at once if it has one of these tokens, which end the request. None: it reads each token."""
     sent_s: float | None = None
     """When the client sent it, by ``perf_counter``: for the time that it waited."""
     traceparent: str = ""

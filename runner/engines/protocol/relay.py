@@ -76,6 +76,8 @@ class Relay:
         now_s = time.monotonic()
         with self._wake:
             for stream, tokens, end in new:
+                if not tokens and end is None:
+                    continue
                 stream.pending += tokens
                 if end is not None:
                     stream.end = end
@@ -87,7 +89,7 @@ class Relay:
                 self._wake.notify()
 
     def close(self) -> None:
-        """Send all pending tokens and end the thread, within some seconds."""
+        """Send all pending tokens but those that are collected, and end the thread, within some seconds."""
         with self._wake:
             self._closed = True
             self._wake.notify()

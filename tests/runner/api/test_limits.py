@@ -7,7 +7,7 @@ import os
 import pytest
 
 from errors.api import TooManyRequests
-from runner.api.limits import Admission, shared_counts
+from runner.api.limits import Admission, clear_count, shared_counts
 
 
 def test_the_texts_of_all_processes_count_and_those_of_one_that_ended_do_not() -> None:
@@ -19,8 +19,8 @@ def test_the_texts_of_all_processes_count_and_those_of_one_that_ended_do_not() -
         assert raised.value.facts == {"running": 5, "asked": 1, "most": 5}
         release()
         first.check(2)
-        again = Admission(5, shared, 0)  # The first process was killed, and is started again.
-        again.check(5)
+        clear_count(shared, 0)  # The first process was killed.
+        second.check(5)
     os.close(shared)
 
 
