@@ -112,6 +112,15 @@ def test_at_sigterm_what_runs_ends_whole_and_who_comes_gets_503_on_a_closed_conn
     assert exit_code(server) == 0
 
 
+@pytest.fixture
+def _sigint_interrupts() -> Iterator[None]:
+    """As in a command. A job in the background, such as this run of the tests, begins with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_sigint_interrupts")
 def test_ctrl_c_while_a_command_stops_its_server_ends_what_runs(start: Callable[..., CogUnderTest]) -> None:
     server = start(STOP_GRACE_PERIOD="600")
     server.server._stop_timeout_s = 600
