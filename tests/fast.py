@@ -17,7 +17,7 @@ LEFT_OUT = ("servers", "slow", "engine_env", "needs_mpirun")
 MOST_EXAMPLES = 20
 """Of a property, with `--fast`."""
 FEWER = 10
-"""Of random examples that a test makes itself, `--fast` takes one in so many."""
+"""A test that makes its own random examples makes this many times fewer with `--fast`."""
 PROGRAMS = frozenset(
     {
         "builder.cog_server",

@@ -82,8 +82,8 @@ class APIServers:
         address = self._settings.openai_host, self._settings.openai_port
         for number in range(len(self.processes)):
             listener = socket.create_server(address, backlog=_BACKLOG, reuse_port=number > 0)
-            # NOTE: only now, so that no other program shares the port.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            # NOTE: only now, so that no other program shares the port, and not for one process.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, len(self.processes) > 1)
             listener.setblocking(False)
             set_options(listener)
             self._listeners.append(listener)
