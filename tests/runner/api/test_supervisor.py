@@ -15,31 +15,13 @@ from errors.chat import ChatTemplateBroken
 from runner.api.supervisor import APIServers
 from runner.engines.protocol.messages import Finished, FromClient, Ready
 from runner.engines.protocol.wire import decode_frames, frame
-from runner.observability.meter import clear_folder
-from runner.settings.paths import make_runtime_dir, metrics_dir
 from runner.settings.ports import free_ports
-from runner.settings.settings import Settings, load_settings
+from runner.settings.settings import load_settings
+from tests.runner.api.processes import settings_of, started
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import DEADLINE_S
 
 pytestmark = pytest.mark.slow
-
-
-def settings_of(folder: Path) -> tuple[Settings, int]:
-    """Of an API on a free port, which is returned too."""
-    engine = make_paced_model(folder / "model", 0)
-    port, triton_port = free_ports(2)
-    environment = {
-        "HOME": str(folder),
-        "OPENAI_HOST": "127.0.0.1",
-        "OPENAI_PORT": str(port),
-        "OPENAI_PROCESSES": "1",
-        "TRITON_HTTP_PORT": str(triton_port),
-    }
-    settings = load_settings(environment).model_copy(update={"engine_dir": engine.directory})
-    make_runtime_dir(triton_port)
-    clear_folder(metrics_dir(triton_port))
-    return settings, port
 
 
 def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
@@ -88,15 +70,12 @@ def test_clients_that_wait_for_a_new_api_are_served_though_it_does_not_know_the_
     path = tmp_path / "engine_socket"
 
     async def run() -> list[httpx.Response]:
-        server = APIServers(settings, path, "", log=lambda line: None, on_failure=lambda failure: True)
-        async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
-            server.begin()
-            try:
-                async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
-                    url, body = f"http://127.0.0.1:{port}/v1/completions", {"prompt": "hi", "max_tokens": 3}
-                    return await asyncio.gather(*(client.post(url, json=body) for _ in range(4)))
-            finally:
-                await server.stop()
+        url, body = f"http://127.0.0.1:{port}/v1/completions", {"prompt": "hi", "max_tokens": 3}
+        async with (
+            started(settings, path, engine_that_takes_a_moment),
+            httpx.AsyncClient(timeout=DEADLINE_S) as client,
+        ):
+            return await asyncio.gather(*(client.post(url, json=body) for _ in range(4)))
 
     responses = asyncio.run(run())
     assert [each.status_code for each in responses] == [200] * 4, responses[0].text
@@ -107,21 +86,16 @@ def test_a_server_that_drains_while_its_api_is_down_rejects_clients(tmp_path: Pa
     path = tmp_path / "engine_socket"
 
     async def run() -> httpx.Response:
-        server = APIServers(settings, path, "", log=lambda line: None, on_failure=lambda failure: False)
-        async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
-            server.begin()
-            try:
-                await server.wait_ready()
-                assert server.processes[0].pid is not None
-                os.kill(server.processes[0].pid, signal.SIGKILL)
-                while server.processes[0].pid is not None:  # noqa: ASYNC110 - it stays down: it failed too often
-                    await asyncio.sleep(0.005)
-                await server.drain()
-                assert server.processes[0].pid is None
-                async with httpx.AsyncClient(timeout=60) as client:
-                    return await client.get(f"http://127.0.0.1:{port}/health")
-            finally:
-                await server.stop()
+        async with started(settings, path, engine_that_takes_a_moment, starts_again=False) as server:
+            await server.wait_ready()
+            assert server.processes[0].pid is not None
+            os.kill(server.processes[0].pid, signal.SIGKILL)
+            while server.processes[0].pid is not None:  # noqa: ASYNC110 - it stays down: it failed too often
+                await asyncio.sleep(0.005)
+            await server.drain()
+            assert server.processes[0].pid is None
+            async with httpx.AsyncClient(timeout=60) as client:
+                return await client.get(f"http://127.0.0.1:{port}/health")
 
     assert asyncio.run(run()).status_code == 503
 
@@ -142,20 +116,15 @@ def test_clients_of_a_process_that_stays_down_are_served_by_the_others(tmp_path:
     path = tmp_path / "engine_socket"
 
     async def run() -> None:
-        servers = APIServers(settings, path, "", log=lambda line: None, on_failure=lambda failure: False)
-        async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
-            servers.begin()
-            try:
-                await servers.wait_ready()
-                first = servers.processes[0]
-                assert first.pid is not None
-                os.kill(first.pid, signal.SIGKILL)
-                while first.pid is not None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
-                assert await ask(port, 20) == {200}  # Linux gives the dead one half of them.
-                assert first.pid is None
-            finally:
-                await servers.stop()
+        async with started(settings, path, engine_that_takes_a_moment, starts_again=False) as servers:
+            await servers.wait_ready()
+            first = servers.processes[0]
+            assert first.pid is not None
+            os.kill(first.pid, signal.SIGKILL)
+            while first.pid is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            assert await ask(port, 20) == {200}  # Linux gives the dead one half of them.
+            assert first.pid is None
 
     asyncio.run(run())
 
@@ -166,25 +135,20 @@ def test_several_processes_share_the_port_and_replace_each_other(tmp_path: Path)
     path = tmp_path / "engine_socket"
 
     async def run() -> None:
-        servers = APIServers(settings, path, "", log=lambda line: None, on_failure=lambda failure: True)
-        async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
-            servers.begin()
-            try:
-                await servers.wait_ready()
-                first, *others = servers.processes
-                killed = first.pid
-                assert killed is not None
-                assert len({process.pid for process in servers.processes}) == 3
-                assert await ask(port, 20) == {200}
-                os.kill(killed, signal.SIGKILL)
-                assert await ask(port, 20) == {200}
-                while first.pid in (None, killed) or not first.is_serving:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-                assert [process.restarts for process in others] == [0, 0]
-                await servers.drain()
-                assert [process.pid for process in servers.processes] == [None] * 3
-                assert await ask(port, 1) == {503}
-            finally:
-                await servers.stop()
+        async with started(settings, path, engine_that_takes_a_moment) as servers:
+            await servers.wait_ready()
+            first, *others = servers.processes
+            killed = first.pid
+            assert killed is not None
+            assert len({process.pid for process in servers.processes}) == 3
+            assert await ask(port, 20) == {200}
+            os.kill(killed, signal.SIGKILL)
+            assert await ask(port, 20) == {200}
+            while first.pid in (None, killed) or not first.is_serving:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert [process.restarts for process in others] == [0, 0]
+            await servers.drain()
+            assert [process.pid for process in servers.processes] == [None] * 3
+            assert await ask(port, 1) == {503}
 
     asyncio.run(run())

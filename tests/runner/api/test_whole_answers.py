@@ -9,15 +9,11 @@ from typing import Any
 import httpx
 import msgspec
 
-from runner.api.supervisor import APIServers
 from runner.engines.protocol.messages import Finished, FromClient, Ready, Submit, Tokens
 from runner.engines.protocol.wire import decode_frames, frame
-from runner.observability.meter import clear_folder
-from runner.settings.paths import make_runtime_dir, metrics_dir
-from runner.settings.ports import free_ports
-from runner.settings.settings import load_settings
 from tests.runner.api.apis import CHAT_TEMPLATE
-from tests.runner.paced_engine import END_ID, make_paced_model
+from tests.runner.api.processes import settings_of, started
+from tests.runner.paced_engine import END_ID
 from tests.runner.servers import DEADLINE_S
 
 ASKED: dict[str, dict[str, Any]] = {
@@ -32,18 +28,7 @@ NUM_TEXTS = {"completions": 4}
 def test_tokens_are_collected_where_the_answer_is_no_stream(tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
     template.write_text(CHAT_TEMPLATE)
-    engine = make_paced_model(tmp_path / "model", 0)
-    port, triton_port = free_ports(2)
-    environment = {
-        "HOME": str(tmp_path),
-        "CHAT_TEMPLATE": str(template),
-        "OPENAI_HOST": "127.0.0.1",
-        "OPENAI_PORT": str(port),
-        "TRITON_HTTP_PORT": str(triton_port),
-    }
-    settings = load_settings(environment).model_copy(update={"engine_dir": engine.directory})
-    make_runtime_dir(triton_port)
-    clear_folder(metrics_dir(triton_port))
+    settings, port = settings_of(tmp_path, CHAT_TEMPLATE=str(template))
     path = tmp_path / "engine_socket"
     submits: list[Submit] = []
 
@@ -62,21 +47,16 @@ def test_tokens_are_collected_where_the_answer_is_no_stream(tmp_path: Path) -> N
         writer.close()
 
     async def run() -> None:
-        server = APIServers(settings, path, "", log=lambda line: None, on_failure=lambda failure: True)
-        async with await asyncio.start_unix_server(engine_server, str(path)):
-            server.begin()
-            try:
-                await server.wait_ready()
-                async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
-                    for api, body in ASKED.items():
-                        url = f"http://127.0.0.1:{port}/v1/{api}"
-                        for stream, expected in ((True, None), (False, [END_ID]), (None, [END_ID])):
-                            submits.clear()
-                            response = await client.post(url, json={**body, "stream": stream})
-                            assert response.status_code == 200, response.text
-                            found = [submit.collects_until for submit in submits]
-                            assert found == [expected] * NUM_TEXTS.get(api, 1)
-            finally:
-                await server.stop()
+        async with started(settings, path, engine_server) as server:
+            await server.wait_ready()
+            async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
+                for api, body in ASKED.items():
+                    url = f"http://127.0.0.1:{port}/v1/{api}"
+                    for stream, expected in ((True, None), (False, [END_ID]), (None, [END_ID])):
+                        submits.clear()
+                        response = await client.post(url, json={**body, "stream": stream})
+                        assert response.status_code == 200, response.text
+                        found = [submit.collects_until for submit in submits]
+                        assert found == [expected] * NUM_TEXTS.get(api, 1)
 
     asyncio.run(run())
