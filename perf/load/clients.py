@@ -53,9 +53,10 @@ def run(plan: Plan, target: Target, processes: int = 1) -> Run:
 
 
 def _child(plan: Plan, target: Target, barrier: Barrier, results: Connection) -> None:
+    cpu_before_s = time.process_time()
     generator = Generator(plan, target, barrier.wait)
     records = asyncio.run(generator.run())
-    results.send((records, generator.started_s, time.process_time()))
+    results.send((records, generator.started_s, time.process_time() - cpu_before_s))
 
 
 def _since(start_s: float, records: Iterable[Record]) -> list[Record]:
