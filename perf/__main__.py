@@ -13,6 +13,7 @@ _INTERRUPTED = 130
 COMMANDS = {
     "bench": ("perf.bench.budget", "measure the budget table"),
     "layers": ("perf.bench.layers", "put the same load on each layer of the stack"),
+    "cores": ("perf.bench.cores", "put the same loads on each layer, on 1, 2, 4, ... processors"),
     "peers": ("perf.peers.command", "put the same load on our servers and on vLLM's, on one engine"),
     "load": ("perf.load.command", "load test of one server"),
     "cold-start": ("perf.cold_start", "time from an engine.tar's URL to READY"),

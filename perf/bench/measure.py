@@ -54,9 +54,9 @@ class Measurement:
         return seconds * 1000 / (self.summary.output_tokens or 1)
 
 
-def measure(stack: Stack, target: Target, plan: Plan) -> Measurement:
+def measure(stack: Stack, target: Target, plan: Plan, clients: int = 1) -> Measurement:
     before = cpu_s_by_role(stack.session)
-    done = run(plan, target)
+    done = run(plan, target, clients)
     after = cpu_s_by_role(stack.session)
     return Measurement(done, after - before, resources.measure(stack.session).memory_bytes.total())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from engine.cache.store import open_engine
 from errors.requests import InvalidInput
 from perf import __main__ as perf_command
 from perf import cold_start
+from perf.bench import cores
 from perf.bench.capacity import capacity
+from perf.bench.cores import on_processors
 from perf.bench.floor import floor, record
 from perf.bench.row import Row, budget_table
 from perf.cold_start import _steps, serve_file, start_table
@@ -61,6 +64,47 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
     assert roles[-1] == "load generator"
     assert {"coglet worker", "triton", "stub: tensorrt_llm", "API server"} <= set(roles)
     assert re.search(r"Slowest: .+\. Most CPU of the whole stack: .+, \d+% of the server's\.", done.stdout)
+
+
+@pytest.mark.servers
+def test_each_layer_is_measured_on_each_number_of_processors() -> None:
+    command = [sys.executable, "-m", "perf", "cores", "1", "--clients", "2"]
+    command += ["--streams", "4", "--n_output_tokens", "20", "--seconds", "0.3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    figures, busiest = done.stdout.split("\n\n")[1:]
+    roles = {
+        "slot, Triton itself": {"triton", "stub: tensorrt_llm"},
+        "slot, port 8000": {"Triton front", "triton", "stub: tensorrt_llm"},
+        "Cog, JSON": {"coglet worker", "coglet server"},
+        "Cog, events": {"coglet worker", "coglet server"},
+        "API server, events": {"API server"},
+    }
+    for layer, expected in roles.items():
+        count, starts, *_, paced, gaps, _, clients_busy, not_served = cells(figures, layer)
+        assert (count, not_served) == ("1", "0")
+        assert float(starts.replace(",", "")) > 0
+        assert 0 < float(paced) <= 100.1
+        assert (gaps == "-") is (layer == "Cog, JSON")
+        assert float(clients_busy) > 0
+        starting = cells(busiest, layer)[1]
+        assert starting.rpartition(" ")[0] in expected
+
+
+def test_what_is_started_on_chosen_processors_stays_there() -> None:
+    code = "import os; input(); print(os.sched_getaffinity(0))"
+    before = os.sched_getaffinity(0)
+    with on_processors([max(before)]):
+        child = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+    assert os.sched_getaffinity(0) == before
+    assert child.communicate("\n")[0] == f"{ {max(before)} }\n"
+
+
+def test_the_servers_get_no_more_processors_than_there_are() -> None:
+    with pytest.raises(InvalidInput, match="counts"):
+        cores.main([str(len(os.sched_getaffinity(0)) + 1)])
 
 
 def children(pid: int) -> list[int]:
