@@ -4,6 +4,7 @@
 (server configuration) override them, so that one engine.tar fits machines of different size.
 """
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -77,9 +78,19 @@ def prepare_import(cache_dir: str | None) -> None:
         "VLLM_USE_FLASHINFER_SAMPLER": "1" if importlib.util.find_spec("flashinfer") else "0",
     }
     if cache_dir:
-        values |= {"VLLM_CACHE_ROOT": f"{cache_dir}/vllm", "TRITON_CACHE_DIR": f"{cache_dir}/triton"}
+        compiled = _compiled_folder(Path(cache_dir).absolute())
+        values |= {"VLLM_CACHE_ROOT": f"{compiled}/vllm", "TRITON_CACHE_DIR": f"{compiled}/triton"}
     for name, value in values.items():
         os.environ.setdefault(name, value)
+
+
+def _compiled_folder(cache_dir: Path) -> Path:
+    """Where compiled code of a cache at this path is kept.
+
+    NOTE: vLLM's graphs and Triton's kernels hold the paths of their files. vLLM does not start with graphs
+    that were moved (vllm-project/vllm#52154), so a cache at another path begins anew.
+    """
+    return cache_dir / hashlib.sha256(str(cache_dir).encode()).hexdigest()[:8]
 
 
 def guide_end_id(engine_dir: Path) -> int | None:
