@@ -60,6 +60,15 @@ def test_a_component_fits_every_overlay(tmp_path: Path, component: str) -> None:
                 kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
 
 
+def test_what_was_compiled_elsewhere_is_copied_by_the_runners_image_without_rights(tmp_path: Path) -> None:
+    documents = with_components(tmp_path, "sm-90", "engine-cache")
+    runner = runner_container(documents)
+    (copy,) = of_kind(documents, "Deployment")["spec"]["template"]["spec"]["initContainers"]
+    assert copy["image"] == runner["image"]
+    assert copy["securityContext"] == runner["securityContext"]
+    assert [mount for mount in runner["volumeMounts"] if mount["name"] == "cache"] == copy["volumeMounts"]
+
+
 def test_the_schemas_refuse_what_is_wrong() -> None:
     deployment = dict(of_kind(built(KUBERNETES / "overlays" / "cpu"), "Deployment"))
     with pytest.raises(kubernetes_validate.ValidationError):
