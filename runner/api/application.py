@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import closing
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -254,10 +254,8 @@ class API:
 
     async def _run(self, work: Coroutine[Any, Any, T], request: Request) -> T:
         """The result of ``work``, which counts as a text. Raises E1607, E2601, ClientDisconnect."""
-        with ExitStack() as exits:
-            exits.callback(work.close)
-            exits.enter_context(self._admission.admitted(1))
-            return await run_within(work, request.receive, self._timeout_s)
+        with closing(work), self._admission.admit(1):
+            return await run_within(work, call_of(request.scope), self._timeout_s)
 
     async def ready(self, request: Request) -> Response:
         """200 while the engine answers too, else 503."""

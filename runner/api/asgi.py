@@ -5,7 +5,6 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -14,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from errors.api import InternalError, UnknownEndpoint
 from errors.coded_error import CodedError
 from runner.api.application import API
+from runner.api.call import call_of
 from runner.api.error_response import ErrorResponse
 from runner.api.http_server.hosts import AllowedHosts, restricts_hosts
 from runner.api.keys import RequireKey
@@ -25,7 +25,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class DirectEndpoints:
-    """Middleware that calls endpoints by their paths: Starlette's router costs as much as a short answer."""
+    """Calls endpoints by their paths, past Starlette, whose layers cost as much as a short answer."""
 
     def __init__(self, app: ASGIApp, endpoints: Mapping[str, Endpoint]) -> None:
         self._app = app
@@ -37,46 +37,50 @@ class DirectEndpoints:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
-        response: Response
         try:
-            response = await endpoint(request)
-        except CodedError as exc:
-            response = ErrorResponse(exc)
-        except ClientDisconnect as exc:
-            response = await _on_disconnect(request, exc)
-        await response(scope, receive, send)
+            response = await _answer(endpoint, request)
+            await response(scope, receive, send)
+        except Exception:
+            if call_of(scope).status is None:
+                await ErrorResponse(InternalError())(scope, receive, send)
+            raise
 
 
-def make_application(api: API, served: Served) -> Starlette:
+async def _answer(endpoint: Endpoint, request: Request) -> Response:
+    try:
+        return await endpoint(request)
+    except CodedError as exc:
+        return ErrorResponse(exc)
+    except ClientDisconnect as exc:
+        return await _on_disconnect(request, exc)
+
+
+def make_application(api: API, served: Served) -> ASGIApp:
     settings = served.settings
-    middleware: list[Middleware] = []
-    if restricts_hosts(settings):
-        middleware.append(Middleware(AllowedHosts, hosts=settings.allowed_hosts))
+    routes = api.routes()
+    handlers = {
+        CodedError: _on_coded_error,
+        HTTPException: _on_http_error,
+        ClientDisconnect: _on_disconnect,
+        Exception: _on_unknown_error,
+    }
+    endpoints = {each.path: each.endpoint for each in routes if each.methods == {"POST"}}
+    application: ASGIApp = Starlette(routes=routes, exception_handlers=handlers)
+    application = DirectEndpoints(application, endpoints)
     if settings.api_keys:
-        middleware.append(Middleware(RequireKey, keys=APIKeys(settings.api_keys)))
+        application = RequireKey(application, APIKeys(settings.api_keys))
+    if restricts_hosts(settings):
+        application = AllowedHosts(application, settings.allowed_hosts)
     if settings.openai_cors_origins:
-        # First, so that a page on another origin can read why its key is refused.
-        cors = Middleware(
-            CORSMiddleware,
+        # Around the others, so that a page on another origin can read why its key is refused.
+        application = CORSMiddleware(
+            application,
             allow_origins=settings.openai_cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
             expose_headers=[REQUEST_ID_HEADER],
         )
-        middleware.insert(0, cors)
-    routes = api.routes()
-    endpoints = {each.path: each.endpoint for each in routes if each.methods == {"POST"}}
-    middleware.append(Middleware(DirectEndpoints, endpoints=endpoints))
-    return Starlette(
-        routes=routes,
-        middleware=middleware,
-        exception_handlers={
-            CodedError: _on_coded_error,
-            HTTPException: _on_http_error,
-            ClientDisconnect: _on_disconnect,
-            Exception: _on_unknown_error,
-        },
-    )
+    return application
 
 
 async def _on_coded_error(request: Request, error: Any) -> Response:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from starlette.types import Message, Scope
+from starlette.types import Scope
 
 from errors.coded_error import CodedError
 
@@ -21,30 +21,36 @@ GENERATION_PATHS = {
 """With the name of the operation by OpenTelemetry's conventions. Requests for other paths are not counted."""
 _REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")
 _KEY = "cog_triton.call"
-RELEASE_KEY = "cog_triton.release"
-"""In the scope: a function to call when the bytes of the request are used."""
-BODY_KEY = "cog_triton.body"
-"""In the scope: a ``Body``, past the middleware, which has nothing to do with a body that has begun."""
+CONNECTION_KEY = "cog_triton.connection"
+"""In the scope: the call's ``Connection``."""
 
 
-class Body(Protocol):
-    """The body of a streamed answer that has begun, by the connection itself."""
+class Connection(Protocol):
+    """Of one call: what our HTTP server offers beside ASGI, past the middleware."""
 
-    async def send(self, message: Message) -> None:
-        """ASGI's: waits while the client reads slowly."""
+    is_disconnected: bool
+    on_disconnect: Callable[[], None] | None
+    """Called when the client disconnects."""
+
+    def release(self) -> None:
+        """The bytes of the request are used."""
         ...
 
     def is_ready(self) -> bool:
         """Whether ``write`` may be called: the client reads."""
         ...
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes) -> None:
+        """Send a part of an answer's body, which has begun."""
+        ...
 
 
 @dataclass(slots=True)
 class Call:
     request_id: str
     path: str
+    connection: Connection | None = None
+    """None in another ASGI server."""
     arrived_s: float = field(default_factory=time.perf_counter)
     status: int | None = None
     error: CodedError | None = None
@@ -64,15 +70,15 @@ class Call:
 
     def release(self) -> None:
         """The body of the request is used: its prompt was sent to the engine, or the call is over."""
+        if self.connection is not None:
+            self.connection.release()
         for each in self.on_release:
             each()
         self.on_release.clear()
 
 
 def begin_call(scope: Scope, request_id: str) -> Call:
-    call = scope[_KEY] = Call(request_id, scope["path"])
-    if RELEASE_KEY in scope:
-        call.on_release.append(scope[RELEASE_KEY])
+    call = scope[_KEY] = Call(request_id, scope["path"], scope.get(CONNECTION_KEY))
     return call
 
 

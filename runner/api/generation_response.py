@@ -12,10 +12,10 @@ from starlette.types import Receive, Scope, Send
 
 from errors.api import InternalError
 from errors.coded_error import CodedError
-from runner.api.call import BODY_KEY, Body, Call, call_of
+from runner.api.call import Call, Connection, call_of
 from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generations import Generations, Piece, PromptRequest
-from runner.api.limits import Admission, run_within
+from runner.api.limits import Admission, Admitted, run_within
 from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
@@ -84,7 +84,7 @@ class GenerationResponse(Response):
         self._writer = writer
         self._is_stream = is_stream
         self._send: Send
-        self._body: Body | None = None
+        self._connection: Connection | None = None
         self._has_started = False
         self._generations: Generations | None = None
 
@@ -93,13 +93,12 @@ class GenerationResponse(Response):
         call = call_of(scope)
         call.model, call.response_id = self._writer.model, self._writer.response_id
         call.is_whole = not self._is_stream
-        self._send = send
-        self._body = scope.get(BODY_KEY)
+        self._send, self._connection = send, call.connection
         response: Response | None
         try:
-            with service.admission.admitted(self._num_texts) as release:
-                answer = self._generate(call, release)
-                response = await run_within(answer, receive, service.timeout_s, self._fail)
+            with service.admission.admit(self._num_texts) as admitted:
+                answer = self._generate(call, admitted)
+                response = await run_within(answer, call, service.timeout_s, self._fail)
         except ClientDisconnect:
             return  # There is nothing to answer.
         except CodedError as exc:
@@ -118,14 +117,14 @@ class GenerationResponse(Response):
         call.error = error
         await self._write(self._writer.error_events(error), is_last=True)
 
-    async def _generate(self, call: Call, release: Callable[[], None]) -> Response | None:
+    async def _generate(self, call: Call, admitted: Admitted) -> Response | None:
         """The whole answer; None if it was streamed."""
         generations = await self._begin(call)
         call.is_generating = True
         self._generations = generations
         if not self._is_stream:
             return await self._whole(generations)
-        await self._stream(generations, release)
+        await self._stream(generations, admitted)
         return None
 
     async def _begin(self, call: Call) -> Generations:
@@ -153,16 +152,18 @@ class GenerationResponse(Response):
         document = self._writer.document([pieces[index] for index in sorted(pieces)], generations)
         return Response(document, media_type="application/json")
 
-    async def _stream(self, generations: Generations, release: Callable[[], None]) -> None:
+    async def _stream(self, generations: Generations, admitted: Admitted) -> None:
         """NOTE: the response starts with the first piece: an error before that still has its own status."""
-        body, writer, last = self._body, self._writer, b""
+        connection, writer, last = self._connection, self._writer, b""
 
         def put(batch: list[Piece]) -> bool:
-            if body is not None and (events := writer.events(batch, generations)):
-                body.write(events)
+            if connection is not None and (events := writer.events(batch, generations)):
+                connection.write(events)
             return True
 
-        outlet = None if body is None else Outlet(lambda: self._has_started and body.is_ready(), put)
+        outlet = None
+        if connection is not None:
+            outlet = Outlet(lambda: self._has_started and connection.is_ready(), put)
         async with aclosing(generations.batches(outlet)) as batches:
             async for batch in batches:
                 events = writer.events(batch, generations)
@@ -171,7 +172,7 @@ class GenerationResponse(Response):
                 elif events:
                     await self._write(events)
         # NOTE: before the client knows that it is done: its next request must not be refused for this one.
-        release()
+        admitted.release()
         await self._write(last + writer.last_events(generations), is_last=True)
 
     async def _write(self, data: bytes, *, is_last: bool = False) -> None:
@@ -179,5 +180,4 @@ class GenerationResponse(Response):
         if not self._has_started:
             self._has_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
-        send = self._send if self._body is None else self._body.send
-        await send({"type": "http.response.body", "body": data, "more_body": not is_last})
+        await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})

@@ -1,20 +1,20 @@
 """Limits of a request: how many texts at once, how long it may take, and its client's connection."""
 
+from __future__ import annotations
+
 import asyncio
 import mmap
 import os
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive
 
 from errors.api import RequestTimedOut, TooManyRequests
 from errors.coded_error import CodedError
+from runner.api.call import Call
 
 T = TypeVar("T")
-
 
 _NUMBER_BYTES = 8
 
@@ -44,17 +44,11 @@ class Admission:
         self._counts = memoryview(memory).cast("q")
         self._number = number
 
-    @contextmanager
-    def admitted(self, count: int) -> Iterator[Callable[[], None]]:
-        """Count ``count`` texts until the block ends or calls the function that it is given.
-
-        Raises E1607 if they are too many.
-        """
+    def admit(self, count: int) -> Admitted:
+        """Count ``count`` texts until the result's block ends. Raises E1607 if they are too many."""
         self.check(count)
         self._counts[self._number] += count
-        with ExitStack() as exits:
-            exits.callback(self._release, count)
-            yield exits.close
+        return Admitted(self, count)
 
     def check(self, count: int) -> None:
         """Raise E1607 if ``count`` more are too many."""
@@ -62,13 +56,31 @@ class Admission:
         if running + count > self.limit:
             raise TooManyRequests(running=running, asked=count, most=self.limit)
 
-    def _release(self, count: int) -> None:
+    def subtract(self, count: int) -> None:
         self._counts[self._number] -= count
+
+
+class Admitted:
+    """Texts that are counted until ``release``, or until the block ends."""
+
+    def __init__(self, admission: Admission, count: int) -> None:
+        self._admission = admission
+        self._count = count
+
+    def release(self) -> None:
+        self._admission.subtract(self._count)
+        self._count = 0
+
+    def __enter__(self) -> Admitted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 async def run_within(
     work: Coroutine[Any, Any, T],
-    receive: Receive,
+    call: Call,
     timeout_s: float,
     fail: Callable[[CodedError], None] = lambda error: None,
 ) -> T:
@@ -77,15 +89,15 @@ async def run_within(
     Raises E2601 after ``timeout_s``, passed to ``fail`` before ``work`` is cancelled, and ClientDisconnect.
     The request's body must have been read.
     """
-    # NOTE: a task of its own: each of its steps would else pass all callers of this, once per token.
-    task = asyncio.ensure_future(work)
+    connection, task = call.connection, asyncio.current_task()
+    assert task is not None
     reason: Exception | None = None
 
     def end(error: Exception) -> None:
         nonlocal reason
-        # NOTE: ``work`` may have ended in the same step of the event loop.
-        if reason is None and task.cancel():
+        if reason is None:
             reason = error
+            task.cancel()
 
     def time_out() -> None:
         error = RequestTimedOut(timeout_s=timeout_s)
@@ -93,19 +105,18 @@ async def run_within(
         end(error)
 
     timer = asyncio.get_running_loop().call_later(timeout_s, time_out)
-    disconnect = asyncio.ensure_future(_await_disconnect(receive))
-    disconnect.add_done_callback(lambda done: None if done.cancelled() else end(ClientDisconnect()))
     try:
-        return await task
+        if connection is not None:
+            if connection.is_disconnected:
+                work.close()
+                raise ClientDisconnect
+            connection.on_disconnect = lambda: end(ClientDisconnect())
+        return await work
     except (Exception, asyncio.CancelledError):
         if reason is None:
             raise
         raise reason from None
     finally:
         timer.cancel()
-        disconnect.cancel()
-
-
-async def _await_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        if connection is not None:
+            connection.on_disconnect = None

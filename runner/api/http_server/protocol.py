@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with bounds: of a request's head, of its bytes on the wire, of pipelined requests.
+"""HTTP/1 on one connection, with bounds: of a request's head, its bytes on the wire, pipelined requests.
 
 What exceeds a bound gets a coded answer as soon as that is known, and does not reach the application. A
 request that offers to upgrade the connection (to HTTP/2, as Java's client does) is answered as any other.
@@ -7,25 +7,28 @@ request that offers to upgrade the connection (to HTTP/2, as Java's client does)
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
-from httptools import HttpParserUpgrade, HttpRequestParser
-from uvicorn._types import ASGI3Application
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
+from uvicorn import Config
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from errors.api import BodyTooLarge, HeaderTooLarge, InvalidHTTP
 from errors.coded_error import CodedError
-from runner.api.call import BODY_KEY, RELEASE_KEY
+from runner.api.call import CONNECTION_KEY
 from runner.api.error_response import Fields, error_body, status_of
-from runner.api.http_server.body import ConnectionBody, JoinedHead
 from runner.api.http_server.connections import Connections
+from runner.api.http_server.exchange import Exchange, status_line
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
 from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_BYTES, SMALL_PER_PART
 
 _MAX_PIPELINED = 8
 _MAX_HEADERS = 100
 """A small one takes 30 times its size in memory."""
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 _WIRE_FACTOR = 2
 """Bytes on the wire of a chunked body, for each byte of the limit of bodies."""
 _LINGER_S = 2.0
@@ -34,7 +37,7 @@ _LINGER_BYTES = 1 << 20
 
 
 class _Flow(FlowControl):
-    """Nothing is read while the connection is held or waits for its turn, whatever uvicorn asks for."""
+    """Nothing is read while the connection is held or waits for its turn, whatever else asks for it."""
 
     is_held = False
     is_waiting = False
@@ -49,7 +52,8 @@ class _Parser(HttpRequestParser):
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         super().__init__(protocol)
-        self.set_dangerous_leniencies(lenient_data_after_close=True)  # As uvicorn does.
+        # Of a client that sends more after ``connection: close``, its first request is answered.
+        self.set_dangerous_leniencies(lenient_data_after_close=True)
         self._protocol = protocol
 
     def feed_data(self, data: bytes) -> None:  # type: ignore[override]
@@ -59,13 +63,16 @@ class _Parser(HttpRequestParser):
             self._protocol.read_without_upgrade(data[exc.args[0] :])
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """A subclass sets ``registry``."""
+class BoundedProtocol(asyncio.Protocol):
+    """What ``uvicorn.Server`` makes for each connection. A subclass sets ``registry``."""
 
     registry: ClassVar[Connections]
 
+    transport: asyncio.Transport
     flow: _Flow
     buffered_bytes = 0
+    _url = b""
+    _expects_continue = False
     _is_receiving = False
     """From the first byte of a request to its last."""
     _is_in_head = False
@@ -76,20 +83,62 @@ class BoundedProtocol(HttpToolsProtocol):
     """Lines of a head and small chunks of the last read."""
     _is_refused = False
     _refusal: CodedError | None = None
-    _running: RequestResponseCycle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.parser = _Parser(self)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._application: Any = config.loaded_app
+        self._loop = _loop or asyncio.get_running_loop()
+        self._server_state = server_state
+        self._parser = _Parser(self)
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._last: Exchange | None = None
+        """Whose request is received, or was received last."""
+        self._running: Exchange | None = None
+        """Whose answer is sent, or was sent last."""
+        self._pipeline: deque[Exchange] = deque()
+        """Those that wait for its end."""
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        return self._server_state.default_headers
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._address = transport.get_extra_info("sockname", ())[:2]
+        self._server_state.connections.add(self)  # type: ignore[arg-type]
         self.flow = _Flow(transport)
         self._limit_read(FIRST_READ_BYTES)
         self.registry.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.registry.closed(self)
-        super().connection_lost(exc)
-        if self._running is not None:
-            self._end(self._running)
+        self._server_state.connections.discard(self)
+        self.flow.resume_writing()
+        unanswered = {self._last, self._running, *self._pipeline}
+        self._pipeline.clear()
+        self._last = self._running = None  # They refer to this connection.
+        for exchange in unanswered:
+            if exchange is not None and not exchange.is_complete:
+                exchange.disconnect()
+
+    def shutdown(self) -> None:
+        """Close the connection, once what was received is answered."""
+        if self._last is None or self._last.is_complete:
+            self.transport.close()
+        else:
+            self._last.keeps_alive = False
+
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.flow.resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -98,7 +147,10 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()
             return
         self._num_small = 0
-        super().data_received(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError:  # What the parser refuses, and what our own functions below do.
+            self._reject(self._refusal or InvalidHTTP())
         num_useless = self._num_small // SMALL_PER_PART
         self._limit_read(self.registry.turns.after_read(self, num_useless, self._read_bytes))
         if not self._is_refused:
@@ -115,71 +167,110 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._wire_bytes > most_bytes:
                 self._reject(BodyTooLarge(max_bytes=limits.max_body_bytes))
                 return
-        if self._is_in_head or (self.cycle is not None and not self.cycle.response_complete):
+        if self._is_in_head or (self._last is not None and not self._last.is_complete):
             self.registry.received(self, num_bytes)
 
-    def send_400_response(self, msg: str) -> None:
-        """Of what the parser refuses, and our own functions that it calls."""
-        self._reject(self._refusal or InvalidHTTP())
-
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self._url, self._headers, self._expects_continue = b"", [], False
         self._is_receiving = self._is_in_head = True
         self._head_bytes = self._wire_bytes = 0
         self.registry.request_began(self)
 
     def on_url(self, url: bytes) -> None:
-        super().on_url(url)
+        self._url += url
         self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """NOTE: trailers come here too; nothing reads them."""
         self._num_small += 1
-        if self._is_in_head:
-            super().on_header(name, value)
-            self._head_bytes += len(name) + len(value)
-            if len(self.headers) > _MAX_HEADERS:
-                self._refusal = HeaderTooLarge(max_bytes=self.registry.limits.max_head_bytes)
-                raise self._refusal
-
-    def on_body(self, body: bytes) -> None:
-        super().on_body(body)
-        self._num_small += len(body) < SMALL_BYTES
+        if not self._is_in_head:
+            return
+        name = name.lower()
+        self._headers.append((name, value))
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._expects_continue = True
+        self._head_bytes += len(name) + len(value)
+        if len(self._headers) > _MAX_HEADERS:
+            self._refusal = HeaderTooLarge(max_bytes=self.registry.limits.max_head_bytes)
+            raise self._refusal
 
     def on_headers_complete(self) -> None:
+        parser = self._parser
         self._is_in_head = False
         limits = self.registry.limits
         if self._head_bytes > limits.max_head_bytes:
             self._refusal = HeaderTooLarge(max_bytes=limits.max_head_bytes)
             raise self._refusal
-        if len(self.pipeline) >= _MAX_PIPELINED or self.parser.get_method() == b"CONNECT":
+        method = parser.get_method()
+        if len(self._pipeline) >= _MAX_PIPELINED or method == b"CONNECT":
             raise InvalidHTTP
-        if self.parser.should_upgrade():
+        if parser.should_upgrade():
             return
-        self.scope[RELEASE_KEY] = self._release  # type: ignore[literal-required]
-        super().on_headers_complete()
+        http_version = parser.get_http_version()
+        url = parse_url(self._url)
+        scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": http_version,
+            "server": self._address,
+            "scheme": "http",
+            "root_path": "",
+            "headers": self._headers,
+            "method": method.decode(),
+            "path": unquote(url.path.decode("ascii")),
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+        }
+        exchange = scope[CONNECTION_KEY] = Exchange(
+            self,
+            scope,
+            keeps_alive=http_version != "1.0" and parser.should_keep_alive(),
+            expects_continue=self._expects_continue,
+        )
+        self._last = exchange
+        if self._running is None or self._running.is_complete:
+            self._start(exchange)
+        else:
+            self.flow.pause_reading()
+            self._pipeline.append(exchange)
 
     def read_without_upgrade(self, rest: bytes) -> None:
         """Read the request again from its head, without the offer. ``rest``: what came after the head."""
-        head = [
-            b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
-        ]
-        head += [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
-        self.parser = _Parser(self)
-        self.parser.feed_data(b"\r\n".join([*head, b"", rest]))
+        parser = self._parser
+        head = [b"%b %b HTTP/%b" % (parser.get_method(), self._url, parser.get_http_version().encode())]
+        head += [b"%b: %b" % (name, value) for name, value in self._headers if name != b"upgrade"]
+        self._parser = _Parser(self)
+        self._parser.feed_data(b"\r\n".join([*head, b"", rest]))
+
+    def on_body(self, body: bytes) -> None:
+        self._num_small += len(body) < SMALL_BYTES
+        if self._last is not None and not self._last.is_complete:
+            self._last.received(body)
 
     def on_message_complete(self) -> None:
-        if self.parser.should_upgrade():
+        if self._parser.should_upgrade():
             return
-        super().on_message_complete()
+        if self._last is not None and not self._last.is_complete:
+            self._last.received_all()
         self._is_receiving = False
         self.registry.request_arrived(self)
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._running is None or self._running.response_complete:  # None was waiting for its end.
+    def _start(self, exchange: Exchange) -> None:
+        self._running = exchange
+        task = self._loop.create_task(exchange.run(self._application))
+        self._server_state.tasks.add(task)
+        task.add_done_callback(self._server_state.tasks.discard)
+
+    def answered(self) -> None:
+        """By the exchange that runs. The next one of the pipeline has its turn."""
+        self._server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self._pipeline:
+                self._start(self._pipeline.popleft())
+        if self._running is None or self._running.is_complete:
             self.registry.response_ended(self)
-        if self._is_receiving and self.expect_100_continue:
+        if self._is_receiving and self._expects_continue:
             self.transport.close()  # The client may or may not send the body.
 
     def hold(self) -> None:
@@ -210,35 +301,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         self.transport.write(_answer(error))
-        if self.cycle is not None:
-            self._end(self.cycle)
+        if self._last is not None:
+            self._last.disconnect()
         if not self._is_receiving:
             self.transport.close()
             return
         self._wire_bytes = 0
         self.transport.write_eof()
-        self.loop.call_later(_LINGER_S, self.transport.abort)
+        self._loop.call_later(_LINGER_S, self.transport.abort)
 
     def _reject(self, error: CodedError) -> None:
         self.refuse(error)
         self.registry.refused(self)
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """NOTE: where requests are pipelined, ``cycle`` of uvicorn is the last of them."""
-        self._running = cycle
-        cycle.scope[BODY_KEY] = ConnectionBody(cycle)  # type: ignore[literal-required]
-        if cycle.scope["method"] != "HEAD":  # Which has no body.
-            cycle.transport = JoinedHead(cycle)  # type: ignore[assignment]
-        super()._start_asgi_task(cycle, app)
-
-    @staticmethod
-    def _end(cycle: RequestResponseCycle) -> None:
-        """Its client has disconnected."""
-        cycle.disconnected = True
-        cycle.message_event.set()
-
-    def _release(self) -> None:
-        if not self.pipeline:
+    def release(self) -> None:
+        """The bytes of what was received are used."""
+        if not self._pipeline:
             self.registry.release(self)
 
     def _limit_read(self, num_bytes: int) -> None:
@@ -247,10 +325,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _can_answer(self) -> bool:
         """Whether nothing of another answer would be before or after it."""
-        if self.pipeline:
+        if self._pipeline:
             return False
-        cycle: Any = self.cycle
-        return cycle is None or cycle.response_complete or not (self._is_in_head or cycle.response_started)
+        last = self._last
+        return last is None or last.is_complete or not (self._is_in_head or last.has_started)
 
 
 def _answer(error: CodedError) -> bytes:
@@ -259,4 +337,4 @@ def _answer(error: CodedError) -> bytes:
         b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n%b: %b\r\n\r\n",
         (len(body), REQUEST_ID_HEADER.lower().encode(), request_id_of(None).encode()),
     )
-    return STATUS_LINE[status_of(error)] + head[0] % head[1] + body
+    return status_line(status_of(error)) + head[0] % head[1] + body

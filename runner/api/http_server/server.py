@@ -57,6 +57,7 @@ class Server(uvicorn.Server):
             log_config=None,
             log_level="error",  # A warning for each malformed request would fill the log.
             access_log=False,
+            proxy_headers=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + _FINAL_RESPONSES_S),

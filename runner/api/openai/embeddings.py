@@ -60,8 +60,8 @@ class EmbeddingResponse(Response):
         call.model = self._model
         count = min(len(self._left), _MOST_TOGETHER, service.admission.limit)
         try:
-            with service.admission.admitted(count):
-                await run_within(self._embed_all(count, call), receive, service.timeout_s, self._fail)
+            with service.admission.admit(count):
+                await run_within(self._embed_all(count, call), call, service.timeout_s, self._fail)
         except ClientDisconnect:
             return  # There is nothing to answer.
         except CodedError as exc:

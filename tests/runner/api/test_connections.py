@@ -219,10 +219,12 @@ def test_a_connection_is_not_idle_while_a_pipelined_request_waits_for_its_answer
 ) -> None:
     async def work() -> list[bool]:
         config = Config(_answer_unless_waiting, lifespan="off", log_config=None)
-        connection = BoundedProtocol(config, ServerState(), {})
+        config.load()
+        state = ServerState()
+        connection = BoundedProtocol(config, state, {})
         connection.registry = registry  # type: ignore[misc]
         transport = MagicMock(asyncio.Transport)
-        transport.get_extra_info.return_value = None
+        transport.get_extra_info.return_value = ()
         transport.is_closing.return_value = False
         connection.connection_made(transport)
         connection.data_received(b"".join(b"GET /%b HTTP/1.1\r\n\r\n" % path for path in (b"", b"waiting")))
@@ -232,7 +234,7 @@ def test_a_connection_is_not_idle_while_a_pipelined_request_waits_for_its_answer
         clock.now_s += 1000
         registry.tick()
         closed = [transport.close.called]
-        for task in connection.tasks:
+        for task in state.tasks:
             task.cancel()
         return closed
 

@@ -13,11 +13,11 @@ from runner.api.limits import Admission, clear_count, shared_counts
 def test_the_texts_of_all_processes_count_and_those_of_one_that_ended_do_not() -> None:
     shared = shared_counts(2)
     first, second = (Admission(5, shared, number) for number in range(2))
-    with first.admitted(3), second.admitted(2) as release:
+    with first.admit(3), second.admit(2) as texts:
         with pytest.raises(TooManyRequests) as raised:
             first.check(1)
         assert raised.value.facts == {"running": 5, "asked": 1, "most": 5}
-        release()
+        texts.release()
         first.check(2)
         clear_count(shared, 0)  # The first process was killed.
         second.check(5)
@@ -26,6 +26,6 @@ def test_the_texts_of_all_processes_count_and_those_of_one_that_ended_do_not() -
 
 def test_a_process_alone_counts_its_own() -> None:
     admission = Admission(2)
-    with admission.admitted(2), pytest.raises(TooManyRequests):
+    with admission.admit(2), pytest.raises(TooManyRequests):
         admission.check(1)
     admission.check(2)

@@ -1,0 +1,183 @@
+"""One request and its answer: ASGI's functions, and what our own answers use past them."""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Message, Scope
+
+if TYPE_CHECKING:
+    from runner.api.http_server.protocol import BoundedProtocol
+
+_MOST_WAITING = 32
+"""With more, the first would wait for long; with fewer, clients sleep in between (docs/measurements/)."""
+_WITHOUT_BODY = (204, 304)
+_PAUSE_BYTES = 1 << 16
+"""Of a body that the application has not taken yet: no more is read."""
+_logger = logging.getLogger(__name__)
+
+
+@cache
+def status_line(status: int) -> bytes:
+    return b"HTTP/1.1 %d %b\r\n" % (status, http.HTTPStatus(status).phrase.encode())
+
+
+class _Writes:
+    """Sends what many streams write in one step of the event loop in quick succession.
+
+    A client of many streams then stays awake for them; to wake it costs more than to send it an event.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[asyncio.Transport, bytes]] = []
+
+    def add(self, transport: asyncio.Transport, data: bytes) -> None:
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self.send)
+        self._waiting.append((transport, data))
+        if len(self._waiting) == _MOST_WAITING:
+            self.send()
+
+    def send(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for transport, data in waiting:
+            transport.write(data)
+
+
+_WRITES = _Writes()
+
+
+class Exchange:
+    """A ``runner.api.call.Connection``. The head of an answer is sent with the beginning of its body."""
+
+    def __init__(
+        self, protocol: BoundedProtocol, scope: Scope, *, keeps_alive: bool, expects_continue: bool
+    ) -> None:
+        """``keeps_alive``: the connection stays open. ``expects_continue``: the client waits for a 100."""
+        self._protocol = protocol
+        self._scope = scope
+        self.keeps_alive = keeps_alive
+        self._expects_continue = expects_continue
+        self._body = bytearray()
+        """Of the request, what the application has not taken."""
+        self._is_received = False
+        self._is_taken = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._head = b""
+        """Of the answer, while it waits for the body."""
+        self._has_body = scope["method"] != "HEAD"
+        self._is_chunked = True
+        self.has_started = False
+        """Its answer; so is ``is_complete``."""
+        self.is_complete = False
+        self.is_disconnected = False
+        self.on_disconnect: Callable[[], None] | None = None
+
+    async def run(self, application: ASGIApp) -> None:
+        """Answer. Logs what the application raises."""
+        try:
+            await application(self._scope, self.receive, self.send)
+        except Exception:
+            _logger.exception("%s %s failed", self._scope["method"], self._scope["path"])
+        finally:
+            if not self.is_complete and not self.is_disconnected:
+                self._protocol.transport.close()
+
+    def received(self, data: bytes) -> None:
+        """A part of the request's body."""
+        self._body += data
+        if len(self._body) > _PAUSE_BYTES:
+            self._protocol.flow.pause_reading()
+        self._wake()
+
+    def received_all(self) -> None:
+        self._is_received = True
+        self._wake()
+
+    def disconnect(self) -> None:
+        """Its client has disconnected."""
+        self.is_disconnected = True
+        self._wake()
+        if self.on_disconnect is not None:
+            self.on_disconnect()
+
+    def release(self) -> None:
+        self._protocol.release()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _is_over(self) -> bool:
+        return self.is_disconnected or self.is_complete
+
+    async def receive(self) -> Message:
+        """The body since the last call; after its end, the end of the exchange."""
+        if self._expects_continue:
+            self._expects_continue = False
+            self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        while not self._is_over() and (self._is_taken or not (self._body or self._is_received)):
+            self._protocol.flow.resume_reading()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._is_over():
+            return {"type": "http.disconnect"}
+        self._is_taken = self._is_received
+        body, self._body = bytes(self._body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": not self._is_received}
+
+    async def send(self, message: Message) -> None:
+        protocol = self._protocol
+        if protocol.flow.write_paused and not self.is_disconnected:
+            await protocol.flow.drain()
+        if self.is_disconnected:
+            return
+        if message["type"] == "http.response.start":
+            self._start(message["status"], message["headers"])
+            return
+        is_last = not message.get("more_body", False)
+        _WRITES.send()
+        head, self._head = self._head, b""
+        protocol.transport.write(head + self._part(message.get("body", b""), is_last=is_last))
+        if is_last:
+            self.is_complete = True
+            self._wake()
+            if not self.keeps_alive:
+                protocol.transport.close()
+            protocol.answered()
+
+    def is_ready(self) -> bool:
+        return not (self._protocol.flow.write_paused or self.is_disconnected)
+
+    def write(self, data: bytes) -> None:
+        _WRITES.add(self._protocol.transport, self._part(data))
+
+    def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.has_started = True
+        self._expects_continue = False
+        self._has_body = self._has_body and status not in _WITHOUT_BODY
+        lines = [status_line(status)]
+        for name, value in (*self._protocol.default_headers, *headers):
+            lines.append(b"%b: %b\r\n" % (name, value))
+            if name == b"content-length":
+                self._is_chunked = False
+        if not self.keeps_alive:
+            lines.append(b"connection: close\r\n")
+        if self._has_body and self._is_chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(b"\r\n")
+        self._head = b"".join(lines)
+
+    def _part(self, body: bytes, *, is_last: bool = False) -> bytes:
+        """A part of the answer's body, as it is sent."""
+        if not self._has_body:
+            return b""
+        if not self._is_chunked:
+            return body
+        chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        return chunk + b"0\r\n\r\n" if is_last else chunk
