@@ -7,12 +7,10 @@ import http
 import logging
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Scope
-
-if TYPE_CHECKING:
-    from runner.api.http_server.protocol import BoundedProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
 
 _MOST_WAITING = 32
 """With more, the first would wait for long; with fewer, clients sleep in between (docs/measurements/)."""
@@ -52,14 +50,36 @@ class _Writes:
 _WRITES = _Writes()
 
 
+class HTTPConnection(Protocol):
+    """What an exchange is on."""
+
+    transport: asyncio.Transport
+
+    @property
+    def flow(self) -> FlowControl: ...
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """Of each answer."""
+        ...
+
+    def release(self) -> None:
+        """The bytes that were received are used."""
+        ...
+
+    def answered(self) -> None:
+        """By the exchange that runs."""
+        ...
+
+
 class Exchange:
     """A ``runner.api.call.Connection``. The head of an answer is sent with the beginning of its body."""
 
     def __init__(
-        self, protocol: BoundedProtocol, scope: Scope, *, keeps_alive: bool, expects_continue: bool
+        self, connection: HTTPConnection, scope: Scope, *, keeps_alive: bool, expects_continue: bool
     ) -> None:
         """``keeps_alive``: the connection stays open. ``expects_continue``: the client waits for a 100."""
-        self._protocol = protocol
+        self._connection = connection
         self._scope = scope
         self.keeps_alive = keeps_alive
         self._expects_continue = expects_continue
@@ -86,13 +106,13 @@ class Exchange:
             _logger.exception("%s %s failed", self._scope["method"], self._scope["path"])
         finally:
             if not self.is_complete and not self.is_disconnected:
-                self._protocol.transport.close()
+                self._connection.transport.close()
 
     def received(self, data: bytes) -> None:
         """A part of the request's body."""
         self._body += data
         if len(self._body) > _PAUSE_BYTES:
-            self._protocol.flow.pause_reading()
+            self._connection.flow.pause_reading()
         self._wake()
 
     def received_all(self) -> None:
@@ -107,7 +127,7 @@ class Exchange:
             self.on_disconnect()
 
     def release(self) -> None:
-        self._protocol.release()
+        self._connection.release()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -120,9 +140,9 @@ class Exchange:
         """The body since the last call; after its end, the end of the exchange."""
         if self._expects_continue:
             self._expects_continue = False
-            self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         while not self._is_over() and (self._is_taken or not (self._body or self._is_received)):
-            self._protocol.flow.resume_reading()
+            self._connection.flow.resume_reading()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if self._is_over():
@@ -132,9 +152,9 @@ class Exchange:
         return {"type": "http.request", "body": body, "more_body": not self._is_received}
 
     async def send(self, message: Message) -> None:
-        protocol = self._protocol
-        if protocol.flow.write_paused and not self.is_disconnected:
-            await protocol.flow.drain()
+        connection = self._connection
+        if connection.flow.write_paused and not self.is_disconnected:
+            await connection.flow.drain()
         if self.is_disconnected:
             return
         if message["type"] == "http.response.start":
@@ -143,26 +163,26 @@ class Exchange:
         is_last = not message.get("more_body", False)
         _WRITES.send()
         head, self._head = self._head, b""
-        protocol.transport.write(head + self._part(message.get("body", b""), is_last=is_last))
+        connection.transport.write(head + self._part(message.get("body", b""), is_last=is_last))
         if is_last:
             self.is_complete = True
             self._wake()
             if not self.keeps_alive:
-                protocol.transport.close()
-            protocol.answered()
+                connection.transport.close()
+            connection.answered()
 
     def is_ready(self) -> bool:
-        return not (self._protocol.flow.write_paused or self.is_disconnected)
+        return not (self._connection.flow.write_paused or self.is_disconnected)
 
     def write(self, data: bytes) -> None:
-        _WRITES.add(self._protocol.transport, self._part(data))
+        _WRITES.add(self._connection.transport, self._part(data))
 
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.has_started = True
         self._expects_continue = False
         self._has_body = self._has_body and status not in _WITHOUT_BODY
         lines = [status_line(status)]
-        for name, value in (*self._protocol.default_headers, *headers):
+        for name, value in (*self._connection.default_headers, *headers):
             lines.append(b"%b: %b\r\n" % (name, value))
             if name == b"content-length":
                 self._is_chunked = False

@@ -262,7 +262,7 @@ class BoundedProtocol(asyncio.Protocol):
         task.add_done_callback(self._server_state.tasks.discard)
 
     def answered(self) -> None:
-        """By the exchange that runs. The next one of the pipeline has its turn."""
+        """The next one of the pipeline has its turn."""
         self._server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()
@@ -315,7 +315,6 @@ class BoundedProtocol(asyncio.Protocol):
         self.registry.refused(self)
 
     def release(self) -> None:
-        """The bytes of what was received are used."""
         if not self._pipeline:
             self.registry.release(self)
 
