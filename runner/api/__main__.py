@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from engine.directory import load
@@ -22,7 +21,7 @@ from runner.api.served import Served
 from runner.api.start import Start
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Output, Submit
-from runner.engines.protocol.outlet import Outlet
+from runner.engines.protocol.outlet import Outlet, Outputs
 from runner.generation.admission import RequestGuard
 from runner.generation.generation import Generation, TokenSource
 from runner.generation.model import load_model_facts
@@ -50,7 +49,7 @@ class _Releasing:
         self._source = source
         self._call = call
 
-    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> AsyncGenerator[Output, None]:
+    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> Outputs:
         self._call.release()
         return self._source.generate(submit, outlet)
 

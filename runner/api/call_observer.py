@@ -5,7 +5,6 @@ is refused before any text has begun counts as one request.
 """
 
 import time
-from contextlib import AbstractContextManager, nullcontext
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,28 +37,19 @@ class CallObserver:
                 message["headers"] = [*message["headers"], (_ID_HEADER, call.request_id.encode())]
             await send(message)
 
+        trace_id = ""
         try:
-            await self._serve(scope, receive, send_with_id, call)
+            if self._tracing is None or call.path not in GENERATION_PATHS:
+                await self._app(scope, receive, send_with_id)
+            else:
+                from runner.api.tracing import server_span  # It imports OpenTelemetry.
+
+                with server_span(self._tracing, scope, call) as trace_id:
+                    await self._app(scope, receive, send_with_id)
         finally:
+            if call.path in GENERATION_PATHS and not call.is_generating:
+                self._report_end(call, scope["method"], trace_id)
             call.release()
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, call: Call) -> None:
-        if call.path not in GENERATION_PATHS:
-            await self._app(scope, receive, send)
-            return
-        with self._span(scope, call) as trace_id:
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                if not call.is_generating:
-                    self._report_end(call, scope["method"], trace_id)
-
-    def _span(self, scope: Scope, call: Call) -> AbstractContextManager[str]:
-        if self._tracing is None:
-            return nullcontext("")
-        from runner.api.tracing import server_span  # It imports OpenTelemetry.
-
-        return server_span(self._tracing, scope, call)
 
     def _report_end(self, call: Call, method: str, trace_id: str) -> None:
         """Of a call that was refused, or whose client disconnected before its body was read."""

@@ -60,12 +60,13 @@ class Generations:
     async def add(
         self, requests: Sequence[PromptRequest], generate: Callable[[GenerationRequest], Generation]
     ) -> None:
-        for request in requests:
+        for number, request in enumerate(requests):
+            if number:
+                await asyncio.sleep(0)  # Other calls have their turn, as there may be a thousand.
             texts = [generate(each) for each in request.per_text()]
             self._firsts.append(texts[0])
             self._all += texts
             self._echoes += [request.echo] * request.count
-            await asyncio.sleep(0)  # Other calls have their turn, as there may be a thousand.
 
     @property
     def prompt_tokens(self) -> int:
@@ -121,10 +122,10 @@ async def _pieces(
         text, echo = echo + chunk, ""
         return Piece(index, text, None, log_probs)
 
-    of_chunks = None
+    of_chunks: Outlet[Any] | None = None
     if outlet is not None:
         put = outlet.put
-        of_chunks = Outlet[Any](outlet.is_ready, lambda chunk: put([piece_of(chunk)]))
+        of_chunks = Outlet(outlet.is_ready, lambda chunk: put([piece_of(chunk)]))
     last: list[Piece] = []
     generated = generation.parts(of_chunks) if generation.has_parts else generation.text(of_chunks)
     async with aclosing(generated) as chunks:

@@ -20,7 +20,7 @@ from errors.engines import EngineCrashed, RankEnded
 from errors.external_triton import ExternalTritonUnavailable
 from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.protocol.messages import Output, Submit
-from runner.engines.protocol.outlet import Outlet
+from runner.engines.protocol.outlet import Outlet, Outputs
 from runner.generation.generation import TokenSource
 from runner.generation.queue_deadline import begun_within
 from runner.supervision.child import Log
@@ -57,7 +57,7 @@ class RequestGuard:
         self._stopping: ServerStopping | None = None
         self.num_running = 0
 
-    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> AsyncGenerator[Output, None]:
+    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> Outputs:
         """As the engine's, whose errors it raises, E1012 or, while the server stops, E2110."""
         outputs = self._generate(submit, outlet)
         return outputs if submit.max_queue_ms is None else begun_within(outputs, submit.max_queue_ms)

@@ -20,7 +20,7 @@ from errors.triton import TritonUnavailable
 from runner.chat.families.parts import Part
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.messages import FinishReason, Output, Submit, TokenLogProb
-from runner.engines.protocol.outlet import Outlet
+from runner.engines.protocol.outlet import Outlet, Outputs
 from runner.generation.inputs import submit_message
 from runner.generation.model import ModelFacts
 from runner.generation.parts_decoder import PartsDecoder
@@ -37,10 +37,10 @@ _unused_meter = Meter("none")
 class TokenSource(Protocol):
     """A client of the engine server, or of Triton."""
 
-    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> AsyncGenerator[Output, None]:
-        """Yield what has arrived, each time, until the finish reason. A source may ignore the ``outlet``.
+    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> Outputs:
+        """What has arrived, each time, until the finish reason. A source may ignore the ``outlet``.
 
-        Leaving the iteration cancels the request. Raises a CodedError.
+        Raises a CodedError, as does the iteration.
         """
         ...
 

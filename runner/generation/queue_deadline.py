@@ -8,11 +8,10 @@ from contextlib import aclosing
 
 from errors.requests import QueueDeadlinePassed
 from runner.engines.protocol.messages import Output
+from runner.engines.protocol.outlet import Outputs
 
 
-async def begun_within(
-    outputs: AsyncGenerator[Output, None], max_queue_ms: int
-) -> AsyncGenerator[Output, None]:
+async def begun_within(outputs: Outputs, max_queue_ms: int) -> AsyncGenerator[Output, None]:
     """The same outputs. Without one in time it leaves the iteration, which frees the request, with E1012."""
     async with aclosing(outputs):
         # NOTE: not ``wait_for``, which loses the cancellation by a client that leaves as the output arrives.

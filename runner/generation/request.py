@@ -14,12 +14,13 @@ from runner.generation.prompt_ids import PromptIds, PromptTokens
 from runner.generation.stop_sequences import StopSequences
 from runner.settings.api_keys import allowed_priority
 
+_SEED_BITS = SEEDS.bit_length() - 1
 _TRACED = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
 
 def random_seed() -> int:
     """A seed for requests without one. It is no secret, and ``secrets`` takes a hundred times longer."""
-    return random.randrange(SEEDS)
+    return random.getrandbits(_SEED_BITS)
 
 
 @dataclass(frozen=True)

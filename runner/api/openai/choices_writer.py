@@ -33,33 +33,38 @@ class ChoicesWriter:
         self._no_usage = None if self._options.include_usage else msgspec.UNSET
         self._format = formatter
         self._created = int(time.time())
-        self._templates: dict[int, tuple[bytes, bytes]] = {}
-        """By index of an opened text: what an event has before and after a text alone."""
+        self._templates: dict[int, tuple[bytes, bytes] | None] = {}
+        """By index of an opened text: what an event has before and after a text alone; None: not made yet."""
 
     def document(self, texts: Sequence[Sequence[Piece]], generations: Generations) -> bytes:
         choices = [self._format.whole(pieces) for pieces in texts]
         return _encode(self._answer(self._format.whole_object, choices, _usage(generations)))
 
     def events(self, batch: Sequence[Piece], generations: Generations) -> bytes:
+        if len(batch) == 1:
+            return self._events_of(batch[0], generations)
         return b"".join([self._events_of(piece, generations) for piece in batch])
 
     def _events_of(self, piece: Piece, generations: Generations) -> bytes:
         """NOTE: a hot path, once per token: an event of a text alone differs from the last in its text."""
-        template = self._templates.get(piece.index)
-        if template is not None and (text := _text_alone(piece)) and not self._has_usage:
+        index = piece.index
+        is_opened = index in self._templates
+        if is_opened and (text := _text_alone(piece)) and not self._has_usage:
+            template = self._templates[index] or self._make_template(index)
             return b"%b%b%b" % (template[0], _encode(text), template[1])
         usage = _usage(generations) if self._has_usage else self._no_usage
         events = [self._event([each], usage) for each in self._format.events(piece)]
-        if template is None:
-            opening = self._format.opening(piece.index)
-            events[:0] = [] if opening is None else [self._event([opening], usage)]
-            self._templates[piece.index] = self._template(piece.index)
+        if not is_opened:
+            self._templates[index] = None
+            if (opening := self._format.opening(index)) is not None:
+                events.insert(0, self._event([opening], usage))
         return b"".join(events)
 
-    def _template(self, index: int) -> tuple[bytes, bytes]:
+    def _make_template(self, index: int) -> tuple[bytes, bytes]:
         event = self._event(self._format.events(Piece(index, _MARK)), self._no_usage)
         before, _, after = event.rpartition(_encode(_MARK))
-        return before, after
+        template = self._templates[index] = before, after
+        return template
 
     def last_events(self, generations: Generations) -> bytes:
         if self._options.include_usage:

@@ -155,17 +155,17 @@ class CompletionFormat:
         return None
 
     def events(self, piece: Piece) -> list[Choice]:
-        return [self.whole([piece])]
+        return [self._choice(piece, piece.text, piece.log_probs)]
 
     def whole(self, pieces: Sequence[Piece]) -> Choice:
-        text = "".join(piece.text for piece in pieces)
-        index = pieces[0].index
-        return CompletionChoice(index, text, self._log_probs(index, pieces), _finish_reason(pieces[-1]))
-
-    def _log_probs(self, index: int, pieces: Sequence[Piece]) -> CompletionLogProbs | None:
         tokens = [each for piece in pieces for each in piece.log_probs]
-        if not tokens:
-            return None
+        return self._choice(pieces[-1], "".join([piece.text for piece in pieces]), tokens)
+
+    def _choice(self, last: Piece, text: str, tokens: list[tuple[int, TokenLogProb]]) -> Choice:
+        log_probs = self._log_probs(last.index, tokens) if tokens else None
+        return CompletionChoice(last.index, text, log_probs, _finish_reason(last))
+
+    def _log_probs(self, index: int, tokens: list[tuple[int, TokenLogProb]]) -> CompletionLogProbs:
         texts = [self._tokens.find(token_id)[0] for token_id, _ in tokens]
         offsets = []
         for text in texts:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,7 +37,7 @@ from runner.engines.protocol.messages import (
     ToClient,
     Tokens,
 )
-from runner.engines.protocol.outlet import Outlet
+from runner.engines.protocol.outlet import Outlet, Outputs
 from runner.engines.protocol.received_stream import ReceivedStream
 from runner.engines.protocol.wire import FrameQueue, FrameTooLong, decode_frames
 
@@ -202,6 +201,31 @@ class _Connection(asyncio.Protocol):
             self._transport.write(data)
 
 
+class _Outputs:
+    """Of a stream. NOTE: an async generator costs several times as much."""
+
+    def __init__(self, connection: _Connection, request_id: int, stream: ReceivedStream) -> None:
+        self._connection = connection
+        self._request_id = request_id
+        self._stream = stream
+        self._is_closed = False
+
+    def __aiter__(self) -> _Outputs:
+        return self
+
+    async def __anext__(self) -> Output:
+        stream = self._stream
+        if self._is_closed or (stream.is_ended and not stream.has_output and stream.error is None):
+            await self.aclose()
+            raise StopAsyncIteration
+        return await stream.take()
+
+    async def aclose(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._connection.close_stream(self._request_id)
+
+
 class EngineClient:
     """One per process: ``async with``. It connects again whenever the engine server was restarted.
 
@@ -247,23 +271,15 @@ class EngineClient:
         if self._connection is not None:
             self._connection.close()
 
-    async def generate(
-        self, submit: Submit, outlet: Outlet[Output] | None = None
-    ) -> AsyncGenerator[Output, None]:
-        """Stream a generation: all that has arrived, each time, until the finish reason.
+    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> Outputs:
+        """Send a request. Its outputs are all that has arrived, each time, until the finish reason.
 
-        Leaving the iteration cancels the request. Raises a CodedError.
+        Close them. Raises a CodedError, as does the iteration.
         """
         connection = self._connection
         if connection is None or not connection.is_ready:
             raise EngineCrashed(engine_kind=self._engine_kind, reason="it is not ready yet", was_ready=False)
-        request_id, stream = connection.open(submit, outlet)
-        del submit  # It may be large.
-        try:
-            while not stream.is_ended or stream.has_output or stream.error:
-                yield await stream.take()
-        finally:
-            connection.close_stream(request_id)
+        return _Outputs(connection, *connection.open(submit, outlet))
 
     async def _stay_connected(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,17 +1,32 @@
-"""Where a reader takes outputs in a call as they arrive: it costs less than to wake its task for each."""
+"""What a source of outputs is, and where its reader takes them in a call as they arrive."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
+
+from runner.engines.protocol.messages import Output
 
 T = TypeVar("T")
 
 
+class Outputs(Protocol):
+    """Of one request, such as an async generator: iterate it once and close it, which cancels the rest."""
+
+    def __aiter__(self) -> AsyncIterator[Output]: ...
+
+    def __anext__(self) -> Awaitable[Output]: ...
+
+    def aclose(self) -> Awaitable[None]: ...
+
+
 @dataclass(frozen=True)
 class Outlet(Generic[T]):
-    """Given to a source that is iterated. Used only while the reader waits for its next item.
+    """Given to a source that is iterated: to take an item there costs less than to wake the reader's task.
 
-    The first item, the last one and all that come while ``is_ready`` is false are iterated as without it.
+    Used only while the reader waits for its next item. The first item, the last one and all that
+    come while ``is_ready`` is false are iterated as without it.
     """
 
     is_ready: Callable[[], bool]

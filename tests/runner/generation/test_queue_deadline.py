@@ -10,7 +10,7 @@ import pytest
 from errors.engines import EngineCrashed
 from errors.requests import QueueDeadlinePassed
 from runner.engines.protocol.messages import Output, Submit
-from runner.engines.protocol.outlet import Outlet
+from runner.engines.protocol.outlet import Outlet, Outputs
 from runner.generation.admission import RequestGuard
 from runner.generation.queue_deadline import begun_within
 
@@ -49,7 +49,7 @@ class Away:
         pass
 
 
-async def texts(outputs: AsyncGenerator[Output, None]) -> list[list[int]]:
+async def texts(outputs: Outputs) -> list[list[int]]:
     return [output.tokens async for output in outputs]
 
 
