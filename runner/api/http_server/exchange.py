@@ -99,11 +99,13 @@ class Exchange:
         self.on_disconnect: Callable[[], None] | None = None
 
     async def run(self, application: ASGIApp) -> None:
-        """Answer. Logs what the application raises."""
+        """Answer, once. Logs what the application raises."""
+        scope = self._scope
+        del self._scope  # It refers to this.
         try:
-            await application(self._scope, self.receive, self.send)
+            await application(scope, self.receive, self.send)
         except Exception:
-            _logger.exception("%s %s failed", self._scope["method"], self._scope["path"])
+            _logger.exception("%s %s failed", scope["method"], scope["path"])
         finally:
             if not self.is_complete and not self.is_disconnected:
                 self._connection.transport.close()
