@@ -7,9 +7,13 @@ results of a step as one message. vLLM does not detokenize anything.
 import importlib
 import logging
 import sys
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.kinds import LORA_FOLDER
 from engine.pooling import read_pooling
@@ -23,7 +27,10 @@ from runner.engines.vllm.arguments import (
     prepare_import,
     read_arguments,
 )
-from runner.engines.vllm.core_process import spawn_early
+from runner.engines.vllm.core_process import spawn_early, without_tool_servers
+
+if TYPE_CHECKING:
+    from runner.engines.guides.compile import GuideCompiler
 
 PINNED_VERSION = "0.24.0"
 """The version that this adapter is tested with. It uses vLLM's internal client and messages."""
@@ -32,10 +39,21 @@ log = logging.getLogger("cog_triton.engine")
 
 
 def prepare(options: Mapping[str, str]) -> None:
-    """Import vLLM here and, at the same time, in the process of its core."""
+    """Begin to import vLLM, here and in the process of its core."""
+    global _importing
     prepare_import(options.get("engine_cache_dir"))
     spawn_early()
-    importlib.import_module("runner.engines.vllm.client")
+    _importing = threading.Thread(target=_import, name="vllm-import", daemon=True)
+    _importing.start()
+
+
+def _import() -> None:
+    """In a thread: meanwhile the engine arrives, and its arguments and its tokenizer are read."""
+    with suppress(Exception), without_tool_servers():  # A failure shows when the engine is loaded.
+        importlib.import_module("runner.engines.vllm.client")
+
+
+_importing: threading.Thread | None = None
 
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdapter:
@@ -46,7 +64,10 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     """
     pooling = read_pooling(engine_dir)
     arguments = read_arguments(engine_dir, options)
+    end_id = guide_end_id(engine_dir)
     prepare_environment(arguments, options.get("engine_cache_dir"))
+    if _importing is not None:
+        _importing.join()
     try:
         from runner.engines.vllm.client import make_config, start
         from runner.engines.vllm.engine import VllmEngine
@@ -56,12 +77,11 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     if (found := version("vllm")) != PINNED_VERSION:
         log.warning("vLLM %s is installed; only %s is tested", found, PINNED_VERSION)
     config = make_config(arguments, pooling)
-    client = start(config)
-    guides, end_id = None, guide_end_id(engine_dir)
-    if end_id is not None and pooling is None:
-        from runner.engines.guides.compile import open_guides
-
-        guides = open_guides(engine_dir)
+    with ThreadPoolExecutor(1) as meanwhile:
+        has_guides = end_id is not None and pooling is None
+        opening = meanwhile.submit(_open_guides, engine_dir) if has_guides else None
+        client = start(config)
+        guides = None if opening is None else opening.result()
     max_length = config.model_config.max_model_len
     ready = Ready(
         engine_kind=ENGINE_KIND,
@@ -73,3 +93,10 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         takes_priority=config.scheduler_config.policy == "priority",
     )
     return VllmEngine(client, sink, ready, Adapters(engine_dir / LORA_FOLDER), guides, end_id, pooling)
+
+
+def _open_guides(engine_dir: Path) -> "GuideCompiler | None":
+    """In a thread, while the core loads the model."""
+    from runner.engines.guides.compile import open_guides
+
+    return open_guides(engine_dir)

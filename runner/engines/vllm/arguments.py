@@ -9,7 +9,7 @@ import importlib.util
 import json
 import os
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,7 @@ def _compiled_folder(cache_dir: Path) -> Path:
     return cache_dir / hashlib.sha256(str(cache_dir).encode()).hexdigest()[:8]
 
 
+@cache
 def guide_end_id(engine_dir: Path) -> int | None:
     """The token that ends a guided output in vLLM: the tokenizer's own. None: guides are not supported."""
     if not (engine_dir / "tokenizer.json").is_file():

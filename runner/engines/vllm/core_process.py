@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
+from types import ModuleType
 from typing import Any
 
 from runner.supervision.tuning import uncollected
@@ -24,6 +26,7 @@ STARTS_EARLY = True
 """False: vLLM spawns its core."""
 _NAME = "EngineCore"
 _MODULES = ("vllm.v1.engine.core", "vllm.v1.worker.gpu_worker")
+_TOOL_SERVER = "vllm.entrypoints.mcp.tool_server"
 _SETS_LIBRARY_PATH = "VLLM_ENABLE_CUDA_COMPATIBILITY"
 """With it, importing vLLM sets ``LD_LIBRARY_PATH``, which Linux reads when a process starts."""
 
@@ -58,8 +61,25 @@ class CoreProcess(SpawnProcess):
         self._sender.close()
 
 
+@contextmanager
+def without_tool_servers() -> Iterator[None]:
+    """Import vLLM without the types of OpenAI's API, which are 500 modules.
+
+    vLLM's base class of reasoning parsers imports its tool servers, which import them, for one annotation.
+    Afterwards the tool servers can be imported as usual.
+    """
+    standin = ModuleType(_TOOL_SERVER)
+    standin.ToolServer = object  # type: ignore[attr-defined]
+    sys.modules[_TOOL_SERVER] = standin
+    try:
+        yield
+    finally:
+        sys.modules.pop(_TOOL_SERVER, None)
+
+
 def _await_work(receiver: Connection) -> None:
-    with suppress(Exception), uncollected():  # A failure shows when the work is received.
+    # A failure shows when the work is received.
+    with suppress(Exception), uncollected(), without_tool_servers():
         for name in _MODULES:
             importlib.import_module(name)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -111,3 +112,25 @@ def test_why_the_core_does_not_start_is_found_in_its_log(start_server: StartServ
     reason = str(server.exit_reason.read())
     assert reason.startswith("E2203")
     assert "FileNotFoundError" in reason
+
+
+_IMPORTS = """
+import sys
+from runner.engines.vllm.core_process import without_tool_servers
+with without_tool_servers():
+    import runner.engines.vllm.client, vllm.v1.engine.core, vllm.v1.worker.gpu_worker
+assert "openai" not in sys.modules
+from vllm.reasoning import ReasoningParserManager
+from vllm.entrypoints.mcp.tool_server import DemoToolServer, ToolServer
+assert issubclass(DemoToolServer, ToolServer)
+print(ReasoningParserManager.get_reasoning_parser("openai_gptoss").__name__)
+"""
+
+
+def test_openais_types_are_imported_by_what_uses_them_alone(tmp_path: Path) -> None:
+    engine = standin_engine(str(PYTHON), tmp_path)
+    variables = {**os.environ, **engine.variables, "PYTHONPATH": str(SOURCE_ROOT)}
+    done = subprocess.run(
+        [engine.python, "-c", _IMPORTS], env=variables, capture_output=True, text=True, timeout=240
+    )
+    assert done.stdout.splitlines()[-1:] == ["GptOssReasoningParser"], done.stderr
