@@ -38,7 +38,7 @@ class DirectEndpoints:
             return
         request = Request(scope, receive)
         try:
-            response = await _answer(endpoint, request)
+            response = await _response_of(endpoint, request)
             await response(scope, receive, send)
         except Exception:
             if call_of(scope).status is None:
@@ -46,7 +46,7 @@ class DirectEndpoints:
             raise
 
 
-async def _answer(endpoint: Endpoint, request: Request) -> Response:
+async def _response_of(endpoint: Endpoint, request: Request) -> Response:
     try:
         return await endpoint(request)
     except CodedError as exc:

@@ -22,10 +22,10 @@ GENERATION_PATHS = {
 _REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")
 _KEY = "cog_triton.call"
 CONNECTION_KEY = "cog_triton.connection"
-"""In the scope: the call's ``Connection``."""
+"""In the scope: the call's ``ClientConnection``."""
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """Of one call: what our HTTP server offers beside ASGI, past the middleware."""
 
     is_disconnected: bool
@@ -49,8 +49,8 @@ class Connection(Protocol):
 class Call:
     request_id: str
     path: str
-    connection: Connection | None = None
-    """None in another ASGI server."""
+    connection: ClientConnection | None = None
+    """None in another ASGI server: there nobody notices that the client disconnects."""
     arrived_s: float = field(default_factory=time.perf_counter)
     status: int | None = None
     error: CodedError | None = None

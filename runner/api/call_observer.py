@@ -47,9 +47,9 @@ class CallObserver:
                 with server_span(self._tracing, scope, call) as trace_id:
                     await self._app(scope, receive, send_with_id)
         finally:
+            call.release()
             if call.path in GENERATION_PATHS and not call.is_generating:
                 self._report_end(call, scope["method"], trace_id)
-            call.release()
 
     def _report_end(self, call: Call, method: str, trace_id: str) -> None:
         """Of a call that was refused, or whose client disconnected before its body was read."""

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from errors.api import InternalError
 from errors.coded_error import CodedError
-from runner.api.call import Call, Connection, call_of
+from runner.api.call import Call, ClientConnection, call_of
 from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generations import Generations, Piece, PromptRequest
 from runner.api.limits import Admission, Admitted, run_within
@@ -84,7 +84,7 @@ class GenerationResponse(Response):
         self._writer = writer
         self._is_stream = is_stream
         self._send: Send
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._has_started = False
         self._generations: Generations | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -84,7 +85,7 @@ async def run_within(
     timeout_s: float,
     fail: Callable[[CodedError], None] = lambda error: None,
 ) -> T:
-    """The result of ``work``. When this returns or raises, ``work`` has ended and released its resources.
+    """The result of ``work``, which runs in the caller's task. Once this ends, so has ``work``.
 
     Raises E2601 after ``timeout_s``, passed to ``fail`` before ``work`` is cancelled, and ClientDisconnect.
     The request's body must have been read.
@@ -115,8 +116,11 @@ async def run_within(
     except (Exception, asyncio.CancelledError):
         if reason is None:
             raise
+        if sys.version_info >= (3, 11):
+            task.uncancel()
         raise reason from None
     finally:
+        reason = None  # It refers to this frame.
         timer.cancel()
         if connection is not None:
             connection.on_disconnect = None

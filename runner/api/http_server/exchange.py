@@ -12,6 +12,9 @@ from typing import Protocol
 from starlette.types import ASGIApp, Message, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from errors.api import InternalError
+from errors.coded_error import CodedError
+
 _MOST_WAITING = 32
 """With more, the first would wait for long; with fewer, clients sleep in between (docs/measurements/)."""
 _WITHOUT_BODY = (204, 304)
@@ -51,7 +54,7 @@ _WRITES = _Writes()
 
 
 class HTTPConnection(Protocol):
-    """What an exchange is on."""
+    """The connection of an exchange."""
 
     transport: asyncio.Transport
 
@@ -68,52 +71,59 @@ class HTTPConnection(Protocol):
         ...
 
     def answered(self) -> None:
-        """By the exchange that runs."""
+        """Called by the exchange that runs, at the end of its answer."""
+        ...
+
+    def refuse(self, error: CodedError) -> None:
+        """Answer with the error if no answer has begun, and close the connection."""
         ...
 
 
 class Exchange:
-    """A ``runner.api.call.Connection``. The head of an answer is sent with the beginning of its body."""
+    """A ``runner.api.call.ClientConnection``. The head of an answer is sent with its body's beginning."""
 
     def __init__(
         self, connection: HTTPConnection, scope: Scope, *, keeps_alive: bool, expects_continue: bool
     ) -> None:
         """``keeps_alive``: the connection stays open. ``expects_continue``: the client waits for a 100."""
         self._connection = connection
-        self._scope = scope
+        self._scope: Scope | None = scope
+        """Which refers to this; None: it runs, or its client has disconnected."""
         self.keeps_alive = keeps_alive
         self._expects_continue = expects_continue
-        self._body = bytearray()
-        """Of the request, what the application has not taken."""
+        self._request_body = bytearray()
+        """What the application has not taken."""
         self._is_received = False
         self._is_taken = False
         self._waiter: asyncio.Future[None] | None = None
         self._head = b""
         """Of the answer, while it waits for the body."""
-        self._has_body = scope["method"] != "HEAD"
+        self._sends_body = scope["method"] != "HEAD"
         self._is_chunked = True
         self.has_started = False
-        """Its answer; so is ``is_complete``."""
+        """The answer has begun."""
         self.is_complete = False
+        """The answer is."""
         self.is_disconnected = False
         self.on_disconnect: Callable[[], None] | None = None
 
     async def run(self, application: ASGIApp) -> None:
         """Answer, once. Logs what the application raises."""
-        scope = self._scope
-        del self._scope  # It refers to this.
+        scope, self._scope = self._scope, None
+        if scope is None:
+            return
         try:
             await application(scope, self.receive, self.send)
         except Exception:
-            _logger.exception("%s %s failed", scope["method"], scope["path"])
+            _logger.exception("%s %r failed", scope["method"], scope["path"])
         finally:
             if not self.is_complete and not self.is_disconnected:
-                self._connection.transport.close()
+                self._connection.refuse(InternalError())
 
     def received(self, data: bytes) -> None:
         """A part of the request's body."""
-        self._body += data
-        if len(self._body) > _PAUSE_BYTES:
+        self._request_body += data
+        if len(self._request_body) > _PAUSE_BYTES:
             self._connection.flow.pause_reading()
         self._wake()
 
@@ -121,9 +131,10 @@ class Exchange:
         self._is_received = True
         self._wake()
 
-    def disconnect(self) -> None:
+    def disconnected(self) -> None:
         """Its client has disconnected."""
         self.is_disconnected = True
+        self._scope = None
         self._wake()
         if self.on_disconnect is not None:
             self.on_disconnect()
@@ -140,17 +151,19 @@ class Exchange:
 
     async def receive(self) -> Message:
         """The body since the last call; after its end, the end of the exchange."""
-        if self._expects_continue:
+        if self._expects_continue and not self._is_over():
             self._expects_continue = False
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        while not self._is_over() and (self._is_taken or not (self._body or self._is_received)):
+        while not self._is_over() and (self._is_taken or not (self._request_body or self._is_received)):
             self._connection.flow.resume_reading()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if self._is_over():
             return {"type": "http.disconnect"}
         self._is_taken = self._is_received
-        body, self._body = bytes(self._body), bytearray()
+        if self._is_taken:
+            self._connection.flow.resume_reading()  # Else nobody would notice that the client disconnects.
+        body, self._request_body = bytes(self._request_body), bytearray()
         return {"type": "http.request", "body": body, "more_body": not self._is_received}
 
     async def send(self, message: Message) -> None:
@@ -180,9 +193,10 @@ class Exchange:
         _WRITES.add(self._connection.transport, self._part(data))
 
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """``headers``: by lower-case names, without ``connection``, and without line breaks."""
         self.has_started = True
         self._expects_continue = False
-        self._has_body = self._has_body and status not in _WITHOUT_BODY
+        self._sends_body = self._sends_body and status not in _WITHOUT_BODY
         lines = [status_line(status)]
         for name, value in (*self._connection.default_headers, *headers):
             lines.append(b"%b: %b\r\n" % (name, value))
@@ -190,14 +204,14 @@ class Exchange:
                 self._is_chunked = False
         if not self.keeps_alive:
             lines.append(b"connection: close\r\n")
-        if self._has_body and self._is_chunked:
+        if self._sends_body and self._is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
         self._head = b"".join(lines)
 
     def _part(self, body: bytes, *, is_last: bool = False) -> bytes:
         """A part of the answer's body, as it is sent."""
-        if not self._has_body:
+        if not self._sends_body:
             return b""
         if not self._is_chunked:
             return body

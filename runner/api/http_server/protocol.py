@@ -110,7 +110,7 @@ class BoundedProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self._address = transport.get_extra_info("sockname", ())[:2]
+        self._address = (transport.get_extra_info("sockname") or ())[:2]
         self._server_state.connections.add(self)  # type: ignore[arg-type]
         self.flow = _Flow(transport)
         self._limit_read(FIRST_READ_BYTES)
@@ -122,10 +122,11 @@ class BoundedProtocol(asyncio.Protocol):
         self.flow.resume_writing()
         unanswered = {self._last, self._running, *self._pipeline}
         self._pipeline.clear()
-        self._last = self._running = None  # They refer to this connection.
+        self._last = self._running = None  # They refer to this connection, as does the parser.
+        del self._parser
         for exchange in unanswered:
             if exchange is not None and not exchange.is_complete:
-                exchange.disconnect()
+                exchange.disconnected()
 
     def shutdown(self) -> None:
         """Close the connection, once what was received is answered."""
@@ -231,8 +232,9 @@ class BoundedProtocol(asyncio.Protocol):
         if self._running is None or self._running.is_complete:
             self._start(exchange)
         else:
-            self.flow.pause_reading()
             self._pipeline.append(exchange)
+            if len(self._pipeline) >= _MAX_PIPELINED // 2:
+                self.flow.pause_reading()
 
     def read_without_upgrade(self, rest: bytes) -> None:
         """Read the request again from its head, without the offer. ``rest``: what came after the head."""
@@ -302,7 +304,7 @@ class BoundedProtocol(asyncio.Protocol):
             return
         self.transport.write(_answer(error))
         if self._last is not None:
-            self._last.disconnect()
+            self._last.disconnected()
         if not self._is_receiving:
             self.transport.close()
             return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from unittest.mock import MagicMock
 
 import pytest
@@ -208,34 +210,121 @@ def test_nothing_is_left_of_connections_that_closed(registry: Connections, clock
     assert large.ends == []
 
 
-async def _answer_unless_waiting(scope: Scope, receive: Receive, send: Send) -> None:
+async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
+    """By the path: wait, read the body and wait for the disconnect, fail, or answer."""
     if scope["path"] == "/waiting":
         await asyncio.sleep(3600)
+    if scope["path"] == "/watching":
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        return
+    if scope["path"] == "/failing":
+        raise ZeroDivisionError
     await Response()(scope, receive, send)
+
+
+class Opened:
+    """A connection to ``_answer`` by a transport that keeps what is written."""
+
+    def __init__(self, registry: Connections) -> None:
+        config = Config(_answer, lifespan="off", log_config=None)
+        config.load()
+        self.state = ServerState()
+        self.connection = BoundedProtocol(config, self.state, {})
+        self.connection.registry = registry  # type: ignore[misc]
+        self.transport = MagicMock(asyncio.Transport)
+        self.transport.get_extra_info.return_value = None
+        self.transport.is_closing.return_value = False
+        self.connection.connection_made(self.transport)
+
+    @property
+    def written(self) -> bytes:
+        return b"".join(each.args[0] for each in self.transport.write.call_args_list)
+
+    async def ask(self, *paths: str, method: str = "GET", head: str = "", body: bytes = b"") -> None:
+        heads = [f"{method} /{path} HTTP/1.1\r\n{head}\r\n".encode() for path in paths]
+        self.connection.data_received(b"".join(heads) + body)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def end(self) -> None:
+        for task in self.state.tasks:
+            task.cancel()
 
 
 def test_a_connection_is_not_idle_while_a_pipelined_request_waits_for_its_answer(
     registry: Connections, clock: Clock
 ) -> None:
-    async def work() -> list[bool]:
-        config = Config(_answer_unless_waiting, lifespan="off", log_config=None)
-        config.load()
-        state = ServerState()
-        connection = BoundedProtocol(config, state, {})
-        connection.registry = registry  # type: ignore[misc]
-        transport = MagicMock(asyncio.Transport)
-        transport.get_extra_info.return_value = ()
-        transport.is_closing.return_value = False
-        connection.connection_made(transport)
-        connection.data_received(b"".join(b"GET /%b HTTP/1.1\r\n\r\n" % path for path in (b"", b"waiting")))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert transport.write.called
+    async def work() -> None:
+        opened = Opened(registry)
+        await opened.ask("", "waiting")
+        assert opened.written
         clock.now_s += 1000
         registry.tick()
-        closed = [transport.close.called]
-        for task in state.tasks:
-            task.cancel()
-        return closed
+        assert not opened.transport.close.called
+        opened.end()
 
-    assert asyncio.run(work()) == [False]
+    asyncio.run(work())
+
+
+def test_a_client_that_pipelines_is_read_on_so_that_its_disconnect_is_noticed(registry: Connections) -> None:
+    async def work() -> None:
+        opened = Opened(registry)
+        await opened.ask("watching", "", "", "", "", "")
+        pauses = opened.transport.pause_reading.call_count
+        assert opened.transport.resume_reading.call_count == pauses
+        opened.connection.connection_lost(None)
+        await asyncio.gather(*opened.state.tasks)
+        assert opened.written == b""
+
+    asyncio.run(work())
+
+
+def test_a_request_that_fails_unexpectedly_gets_an_answer_and_its_connection_is_closed(
+    registry: Connections, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        opened = Opened(registry)
+        await opened.ask("failing")
+        assert opened.written.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+        assert b'"code":"E2602"' in opened.written
+        assert opened.transport.close.called
+
+    asyncio.run(work())
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_refused_request_that_waits_for_a_100_gets_none(
+    registry: Connections, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        opened = Opened(registry)
+        head = "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n"
+        await opened.ask("watching", method="POST", head=head, body=b"zz\r\n")
+        assert opened.written.startswith(b"HTTP/1.1 400 ")
+        assert b"100 Continue" not in opened.written
+
+    asyncio.run(work())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("paths", [(), ("",), ("waiting", "")], ids=["unused", "answered", "pipelined"])
+def test_a_connection_that_has_ended_is_in_no_reference_cycle(
+    registry: Connections, paths: tuple[str, ...]
+) -> None:
+    async def work() -> weakref.ref[BoundedProtocol]:
+        opened = Opened(registry)
+        if paths:
+            await opened.ask(*paths)
+        opened.connection.connection_lost(None)
+        opened.end()
+        await asyncio.gather(*opened.state.tasks, return_exceptions=True)
+        opened.transport.reset_mock()
+        return weakref.ref(opened.connection)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(work())() is None
+    finally:
+        gc.enable()
