@@ -50,7 +50,7 @@ class Call:
     request_id: str
     path: str
     connection: ClientConnection | None = None
-    """None in another ASGI server: there nobody notices that the client disconnects."""
+    """None in another ASGI server: there a disconnect of the client is not noticed."""
     arrived_s: float = field(default_factory=time.perf_counter)
     status: int | None = None
     error: CodedError | None = None

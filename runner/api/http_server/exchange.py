@@ -162,7 +162,7 @@ class Exchange:
             return {"type": "http.disconnect"}
         self._is_taken = self._is_received
         if self._is_taken:
-            self._connection.flow.resume_reading()  # Else nobody would notice that the client disconnects.
+            self._connection.flow.resume_reading()  # Else a disconnect of the client would not be noticed.
         body, self._request_body = bytes(self._request_body), bytearray()
         return {"type": "http.request", "body": body, "more_body": not self._is_received}
 
