@@ -4,6 +4,8 @@ Before a prediction begins coglet makes ``/tmp/coglet/predictions/<id>`` with ``
 values over 6 MiB, and never removes them: in time a disk runs out of inodes, or a tmpfs takes the container's
 memory. Servers share that folder, so each runner removes the folders of its own predictions, some time after
 they ended, and only empty ones.
+NOTE: of a prediction that is cancelled in its first milliseconds the folder may stay: coglet ends its thread
+at any step, also before a stream tells its end.
 """
 
 from __future__ import annotations
