@@ -42,8 +42,9 @@ def test_the_real_servers_folders_go_however_a_prediction_ended(cog: CogUnderTes
     with cog.client.stream("PUT", f"/predictions/{name}", json=body, headers=events) as response:
         # NOTE: of one that is cancelled as it begins the folder may stay: coglet's thread ends anywhere.
         assert any(line == "event: output" for line in response.iter_lines())
+        fourth = ROOT / name
+        assert (fourth / "inputs").is_dir()
         assert cog.client.post(f"/predictions/{name}/cancel").status_code == 200
-    fourth = ROOT / name
     wait_until(lambda: not any(each.exists() for each in (first, second, third, fourth)))
     assert put(cog, prompt="hi", max_tokens=2)[0] == "succeeded"
 
