@@ -36,6 +36,8 @@ PINNED_VERSION = "0.24.0"
 """The version that this adapter is tested with. It uses vLLM's internal client and messages."""
 
 log = logging.getLogger("cog_triton.engine")
+_importing: threading.Thread | None = None
+"""Imports vLLM, once ``prepare`` was called."""
 
 
 def prepare(options: Mapping[str, str]) -> None:
@@ -51,9 +53,6 @@ def _import() -> None:
     """In a thread: meanwhile the engine arrives, and its arguments and its tokenizer are read."""
     with suppress(Exception), without_tool_servers():  # A failure shows when the engine is loaded.
         importlib.import_module("runner.engines.vllm.client")
-
-
-_importing: threading.Thread | None = None
 
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdapter:
