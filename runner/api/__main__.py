@@ -32,10 +32,10 @@ from runner.observability.tracing import open_tracing
 from runner.settings.external_triton import ExternalTriton
 from runner.supervision.flight_recorder import RequestShapes
 from runner.supervision.tuning import freeze_loaded_objects
-from runner.triton_server.client import TritonClient
 from runner.triton_server.tensors import CPP_KIND
 
 if TYPE_CHECKING:
+    from runner.triton_server.client import TritonClient
     from runner.triton_server.external import ExternalTritonClient
 
 _SWITCH_S = 0.001
@@ -107,11 +107,13 @@ async def serve(start: Start) -> None:
 def _client(start: Start, kind: str) -> ExternalTritonClient | TritonClient | EngineClient:
     timeout_s = start.settings.triton_timeout_s
     if isinstance(start.triton, ExternalTriton):
-        # NOTE: imported where it is needed, because gRPC's messages take their time.
+        # NOTE: imported where they are needed: gRPC's messages and aiohttp take their time.
         from runner.triton_server.external import ExternalTritonClient
 
         return ExternalTritonClient(start.triton, timeout_s)
     if start.engine_socket is None:
+        from runner.triton_server.client import TritonClient
+
         return TritonClient(start.triton, timeout_s)
     return EngineClient(start.engine_socket, timeout_s, kind)
 

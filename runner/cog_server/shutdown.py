@@ -27,7 +27,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE, VARIABLE, WorkerWatch, send_line
+from runner.cog_server.worker_watch import UNRECOVERABLE_EXIT_CODE, VARIABLE, WorkerWatch, send_line
 from runner.supervision.child import Log
 from runner.supervision.client_sockets import hold_bursts, set_options
 from runner.supervision.unavailable import reject

@@ -31,15 +31,13 @@ from runner.engines.protocol.checks import check_task
 from runner.engines.protocol.messages import Output, Submit
 from runner.engines.protocol.outlet import Outlet
 from runner.triton_server.event_stream import EventParser, ServerEvent
-from runner.triton_server.model_names import SLOT
-from runner.triton_server.statistics import statistics_of
+from runner.triton_server.heartbeat import slot_status
+from runner.triton_server.model_names import SLOT_PATH
 from runner.triton_server.tensors import TensorEvent, tensors_of
 
-_MODEL_PATH = f"/v2/models/{SLOT}"
 _QUOTED_CHARACTERS = 200
 _MAX_EVENT_BYTES = 1 << 24
 _CONNECT_TIMEOUT_S = 5.0
-_PROBE_TIMEOUT_S = 2.0
 _PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d{1,9})\) exceeds maximum input length \((\d{1,9})\)")
 """An error of NVIDIA's TensorRT-LLM backend, which has no code of ours."""
 _UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'")
@@ -50,13 +48,13 @@ class TritonClient:
     """Use as ``async with``; one per process."""
 
     def __init__(self, base_url: str, timeout_s: float) -> None:
+        self._base_url = base_url
         self._timeout_s = timeout_s
         self._decoder = msgspec.json.Decoder(TensorEvent)
         # NOTE: the timeout is for silence, not for the whole answer.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=timeout_s)
         self._responses: WeakSet[aiohttp.ClientResponse] = WeakSet()
         self._closing: asyncio.Task[None]
-        self._executions: int | None = None
         self._session = aiohttp.ClientSession(
             base_url,
             connector=aiohttp.TCPConnector(limit=0),
@@ -108,10 +106,6 @@ class TritonClient:
         except (aiohttp.ClientError, OSError) as exc:
             raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
 
-    @property
-    def is_closed(self) -> bool:
-        return self._session.closed
-
     def end_all(self) -> None:
         """Close the client at once: every running request ends with E2105."""
         for response in self._responses:
@@ -120,47 +114,14 @@ class TritonClient:
 
     async def is_answering(self) -> bool:
         """True if Triton and the engine behind the slot answer now."""
-        return await self._probe() == 200
-
-    async def is_alive(self, metrics_url: str = "") -> bool:
-        """True if Triton and the slot answer, even with an error, or have run requests since the last call.
-
-        A request of ours waits behind those of clients, of which there may be thousands. ``metrics_url``:
-        where Triton counts them.
-        """
-        before, self._executions = self._executions, await self._count_executions(metrics_url)
-        if self._executions not in (None, before):
-            return True
-        return await self._probe() is not None
-
-    async def _count_executions(self, metrics_url: str) -> int | None:
-        """Of the slot, without a request to it; None without an answer."""
-        if not metrics_url or self._session.closed:
-            return None
-        try:
-            async with self._session.get(metrics_url) as response:
-                (slot, *_) = statistics_of((await response.read()).decode(errors="replace"), SLOT)
-        except (aiohttp.ClientError, OSError, CodedError):
-            return None
-        return int(slot["execution_count"])
-
-    async def _probe(self) -> int | None:
-        """The status of a request that the slot answers without the engine; None without an answer."""
-        probe = {"id": "health", "stop": True, "request_output_len": 1, "input_ids": [0], "input_lengths": 1}
-        try:
-            timeout = aiohttp.ClientTimeout(_PROBE_TIMEOUT_S)
-            async with self._post("generate", probe, timeout=timeout) as response:
-                await response.read()
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
-            return None
-        return response.status
+        return not self._session.closed and await slot_status(self._base_url) == 200
 
     def _post(
         self, action: str, inputs: Mapping[str, Any], **options: Any
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         if self._session.closed:
             raise aiohttp.ClientConnectionError("the client is closed")
-        return self._session.post(f"{_MODEL_PATH}/{action}", data=msgspec.json.encode(inputs), **options)
+        return self._session.post(f"{SLOT_PATH}/{action}", data=msgspec.json.encode(inputs), **options)
 
     def _output(self, events: list[ServerEvent], submit: Submit) -> Output:
         output = Output()

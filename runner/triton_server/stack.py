@@ -35,7 +35,6 @@ from runner.supervision.child import Log
 from runner.supervision.failures import FailureLog
 from runner.supervision.flight_recorder import FlightRecorder, RequestShapes, read_shapes
 from runner.supervision.supervised import SupervisedProcess
-from runner.triton_server.client import TritonClient
 from runner.triton_server.command import TritonCommand
 from runner.triton_server.front.supervisor import TritonFront
 from runner.triton_server.install import cpp_backend_dir, install_triton
@@ -112,21 +111,15 @@ class EngineStack:
         self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"), self._last_requests)
         ports = TritonPorts.free()
         self.triton_url = ports.http_url
-        triton_client = await self._exits.enter_async_context(
-            TritonClient(self.triton_url, settings.triton_timeout_s)
-        )
         num_ranks = manifest.world_size if rendered.is_cpp else 1
         self.triton = TritonServer(
             TritonCommand(install, repository, settings, ports, num_ranks),
-            triton_client,
             self._log,
             self._is_triton_waiting,
             self.failure_log().add,
             self._on_restart,
         )
-        if rendered.is_cpp:
-            self.requests = RequestGuard(triton_client, self._shapes)
-        else:
+        if not rendered.is_cpp:
             client = await self._start_engine_server(engine, rendered)
             self.requests = RequestGuard(client, self._shapes)
         front = TritonFront(
@@ -134,6 +127,15 @@ class EngineStack:
         )
         self._start(front)  # Before Triton, so that it ends after it.
         self._start(self.triton)
+        if rendered.is_cpp:
+            await self._connect_to_triton()
+
+    async def _connect_to_triton(self) -> None:
+        """NOTE: after Triton's start, so that it ends before: Triton waits for its clients' connections."""
+        from runner.triton_server.client import TritonClient  # aiohttp takes 0.1 s to import.
+
+        client = TritonClient(self.triton_url, self._settings.triton_timeout_s)
+        self.requests = RequestGuard(await self._exits.enter_async_context(client), self._shapes)
 
     async def _start_engine_server(self, engine: Engine, rendered: Rendered) -> EngineClient:
         """Returns this process's client of it."""

@@ -18,8 +18,8 @@ from runner.supervision.child import Child, Log
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.health import answers_ok
 from runner.supervision.supervised import SupervisedProcess
-from runner.triton_server.client import TritonClient
 from runner.triton_server.command import TritonCommand
+from runner.triton_server.heartbeat import Heartbeat
 
 _STOP_GRACE_S = 10.0
 _SHOWN_ERROR_LINES = 3
@@ -33,13 +33,12 @@ class TritonServer(SupervisedProcess):
     def __init__(
         self,
         command: TritonCommand,
-        client: TritonClient,
         log: Log,
         is_waiting: Callable[[], bool],
         on_failure: Callable[[ProcessFailure], bool],
         on_restart: Callable[[], object],
     ) -> None:
-        """``client``: for the heartbeat. ``is_waiting``: whether Triton's models wait for the engine."""
+        """``is_waiting``: whether Triton's models wait for the engine."""
         settings = command.settings
         super().__init__(
             "triton",
@@ -49,7 +48,7 @@ class TritonServer(SupervisedProcess):
             start_timeout_s=settings.triton_start_timeout_s,
             hang_timeout_s=settings.triton_hang_timeout_s,
         )
-        self._client = client
+        self._heartbeat = Heartbeat(command.ports.http_url, command.ports.metrics_url)
         self._on_restart = on_restart
         self._command = command
         self._is_waiting = is_waiting
@@ -81,7 +80,7 @@ class TritonServer(SupervisedProcess):
         return self._is_waiting()
 
     async def is_answering(self) -> bool:
-        return self._client.is_closed or await self._client.is_alive(self._command.ports.metrics_url)
+        return await self._heartbeat.is_alive()
 
     def start_error(self, reason: str) -> CodedError:
         """The coded error that the log holds (an engine's, say), else E2106 with the log's first errors."""
@@ -112,10 +111,6 @@ class TritonServer(SupervisedProcess):
     def stop_signal(self) -> signal.Signals:
         # Triton reacts to SIGTERM only once its models are loaded, which may wait for an engine.
         return signal.SIGKILL if self.is_waiting() else signal.SIGTERM
-
-    async def stop(self) -> None:
-        self._client.end_all()  # Triton waits for its clients' connections.
-        await super().stop()
 
     def clean_up(self) -> None:
         self._stubs = None

@@ -19,7 +19,14 @@ TIMEOUT_S = 0.5
 
 @asynccontextmanager
 async def served(handler: Handler) -> AsyncIterator[TritonClient]:
-    """A client of a server that answers every ``generate``, ``generate_stream`` and ``/metrics`` so."""
+    """A client of such a server."""
+    async with serving(handler) as url, TritonClient(url, TIMEOUT_S) as client:
+        yield client
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[str]:
+    """The URL of a server that answers every ``generate``, ``generate_stream`` and ``/metrics`` so."""
     app = web.Application()
     app.router.add_get("/metrics", handler)
     app.router.add_post("/v2/models/tensorrt_llm/generate_stream", handler)
@@ -27,10 +34,8 @@ async def served(handler: Handler) -> AsyncIterator[TritonClient]:
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        async with TritonClient(url, TIMEOUT_S) as client:
-            yield client
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 

@@ -1,4 +1,4 @@
-"""The message from the runner to a new front: one JSON document on standard input."""
+"""What the runner and its front share: the message to a new front, one JSON document on standard input."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 from runner.settings.ports import TritonPorts
 from runner.settings.settings import Settings
+
+HEALTH_PATH = "/health"
+"""Of the front itself."""
 
 
 class Start(BaseModel):

@@ -22,8 +22,7 @@ from runner.supervision.client_sockets import set_options
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.health import answers_ok
 from runner.supervision.supervised import SupervisedProcess
-from runner.triton_server.front.http.server import HEALTH_PATH
-from runner.triton_server.front.start import Start
+from runner.triton_server.front.start import HEALTH_PATH, Start
 
 _BACKLOG = 2048
 _START_TIMEOUT_S = 60.0

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from engine.machine.root import SOURCE_ROOT
-from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE
+from runner.cog_server.worker_watch import UNRECOVERABLE_EXIT_CODE
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.probes import ask
 from tests.runner.servers import (

@@ -15,8 +15,8 @@ from functools import partial
 import pytest
 
 from engine.machine.root import SOURCE_ROOT
-from runner.cog_server import worker_link
-from runner.cog_server.worker_link import VARIABLE, WorkerWatch, send_line
+from runner.cog_server import worker_watch
+from runner.cog_server.worker_watch import VARIABLE, WorkerWatch, send_line
 from tests.runner.servers import wait_until
 
 pytestmark = pytest.mark.servers
@@ -83,8 +83,8 @@ def worker(hangs_after_s: float) -> Iterator[Worker]:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_link, "_PING_S", 0.2)
-    monkeypatch.setattr(worker_link, "_MAX_UNANSWERED", 20)
+    monkeypatch.setattr(worker_watch, "_PING_S", 0.2)
+    monkeypatch.setattr(worker_watch, "_MAX_UNANSWERED", 20)
 
 
 def test_a_worker_whose_event_loop_hangs_is_killed_and_one_that_answers_is_not() -> None:

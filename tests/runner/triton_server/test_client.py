@@ -344,29 +344,6 @@ def test_the_health_is_what_the_slot_answers() -> None:
     assert not asyncio.run(run(stream(then=reset)))
 
 
-def test_triton_is_alive_while_it_runs_requests_of_others() -> None:
-    """A request of ours would wait behind them."""
-    executions = iter([5, 7, 7, 8])
-    probes = []
-
-    async def handler(request: web.Request) -> web.Response:
-        if request.path == "/metrics":
-            line = 'nv_inference_exec_count{model="tensorrt_llm",version="1"}'
-            return web.Response(text=f"# TYPE x counter\n{line} {next(executions)}\n")
-        probes.append(request.path)
-        assert request.transport is not None
-        request.transport.abort()
-        return web.Response()
-
-    async def run() -> None:
-        async with served(handler) as client:
-            url = str(client._session._base_url).rstrip("/")
-            answers = [await client.is_alive(f"{url}/metrics") for _ in range(4)]
-        assert (answers, len(probes)) == ([True, True, False, True], 1)
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize(
     "answered",
     [
@@ -450,19 +427,9 @@ def test_a_client_that_ends_all_ends_waiting_requests_and_takes_no_new_ones(
                 await waiting
             with pytest.raises(TritonUnavailable):
                 await collect(client)
-            assert not await client.is_alive()
+            assert not await client.is_answering()
 
     asyncio.run(run())
-
-
-def test_any_answer_is_a_sign_of_life() -> None:
-    async def run(handler: Handler) -> tuple[bool, bool]:
-        async with served(handler) as client:
-            return await client.is_alive(), await client.is_answering()
-
-    assert asyncio.run(run(answer(200, b"{}"))) == (True, True)
-    assert asyncio.run(run(answer(400, b'{"error": "E2107 EngineCrashed: it ended"}'))) == (True, False)
-    assert asyncio.run(run(stream(then=reset))) == (False, False)
 
 
 def test_a_triton_makes_no_embeddings() -> None:

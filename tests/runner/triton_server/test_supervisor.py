@@ -40,7 +40,7 @@ def start(folder: Path, times: int, words: str, end: str = "os.abort()") -> tupl
     starts, log = folder / "starts", list[str]()
     command = SimpleNamespace(
         settings=SimpleNamespace(triton_start_timeout_s=300.0, triton_hang_timeout_s=300.0),
-        ports=SimpleNamespace(http_url=f"http://{HOST}:{port}"),
+        ports=SimpleNamespace(http_url=f"http://{HOST}:{port}", metrics_url=f"http://{HOST}:{port}/metrics"),
         install=SimpleNamespace(environment=lambda: dict(os.environ)),
         shm_prefix="no-triton-has-this-",
         words=lambda: [
@@ -53,12 +53,10 @@ def start(folder: Path, times: int, words: str, end: str = "os.abort()") -> tupl
             words,
         ],
     )
-    client = SimpleNamespace(is_closed=True, end_all=lambda: None)
 
     async def run() -> None:
         triton = TritonServer(
             cast(Any, command),
-            cast(Any, client),
             log.append,
             is_waiting=lambda: False,
             on_failure=lambda failure: False,

@@ -18,10 +18,8 @@ from runner.triton_server.front.http.connection import HTTPConnection
 from runner.triton_server.front.http.requests import Request
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.json_requests import generate_request, infer_request
+from runner.triton_server.front.start import HEALTH_PATH
 from runner.triton_server.front.triton_http import HTTPAnswer, TritonHTTP
-
-HEALTH_PATH = "/health"
-"""Of the front itself."""
 
 _NAME = r"([A-Za-z0-9_\-][A-Za-z0-9_.\-]{0,199})"
 _MODEL = rf"/v2/models/{_NAME}(?:/versions/([0-9]{{1,9}}))?"

@@ -1,0 +1,48 @@
+"""Whether Triton and the slot live: by what the slot answers without the engine, and by what it has run."""
+
+from __future__ import annotations
+
+import json
+
+from errors.coded_error import CodedError
+from runner.supervision.health import ask
+from runner.triton_server.model_names import SLOT, SLOT_PATH
+from runner.triton_server.statistics import statistics_of
+
+_PROBE = {"id": "health", "stop": True, "request_output_len": 1, "input_ids": [0], "input_lengths": 1}
+
+
+class Heartbeat:
+    """Of the Triton at ``url``, which counts its requests at ``metrics_url``."""
+
+    def __init__(self, url: str, metrics_url: str) -> None:
+        self._url = url
+        self._metrics_url = metrics_url
+        self._executions: int | None = None
+
+    async def is_alive(self) -> bool:
+        """True if Triton and the slot answer, even with an error, or have run requests since the last call.
+
+        A request of ours waits behind those of clients, of which there may be thousands.
+        """
+        before, self._executions = self._executions, await self._count_executions()
+        if self._executions not in (None, before):
+            return True
+        return await slot_status(self._url) is not None
+
+    async def _count_executions(self) -> int | None:
+        """Of the slot, without a request to it; None without an answer."""
+        answer = await ask(self._metrics_url)
+        if answer is None:
+            return None
+        try:
+            (slot, *_) = statistics_of(answer[1].decode(errors="replace"), SLOT)
+        except CodedError:
+            return None
+        return int(slot["execution_count"])
+
+
+async def slot_status(url: str) -> int | None:
+    """The status of a request that the slot of the Triton at ``url`` answers; None without an answer."""
+    answer = await ask(f"{url}{SLOT_PATH}/generate", json.dumps(_PROBE).encode())
+    return None if answer is None else answer[0]

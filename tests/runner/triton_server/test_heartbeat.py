@@ -1,0 +1,78 @@
+"""What the runner takes for a sign of life of Triton, a stand-in that answers so (``misbehaving_server``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from aiohttp import web
+
+from runner.supervision import health
+from runner.triton_server.heartbeat import Heartbeat, slot_status
+from tests.runner.misbehaving_server import Handler, answer, be_silent, reset, serving, stream
+
+
+def ask(handler: Handler, times: int = 1) -> list[bool]:
+    async def run() -> list[bool]:
+        async with serving(handler) as url:
+            heartbeat = Heartbeat(url, f"{url}/metrics")
+            return [await heartbeat.is_alive() for _ in range(times)]
+
+    return asyncio.run(run())
+
+
+def counting(counts: Sequence[str], probes: list[str]) -> Handler:
+    """It counts so; a probe is noted and finds a closed connection."""
+    lines = iter(counts)
+
+    async def handle(request: web.Request) -> web.Response:
+        if request.path == "/metrics":
+            return web.Response(text=f"# TYPE x counter\n{next(lines)}\n")
+        probes.append(request.path)
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    return handle
+
+
+def test_triton_is_alive_while_it_runs_requests_of_others() -> None:
+    """A request of ours would wait behind them."""
+    probes: list[str] = []
+    line = 'nv_inference_exec_count{model="tensorrt_llm",version="1"}'
+    counts = [f"{line} {count}" for count in (5, 7, 7, 8)]
+    assert ask(counting(counts, probes), 4) == [True, True, False, True]
+    assert probes == ["/v2/models/tensorrt_llm/generate"]
+
+
+def test_metrics_without_the_slot_say_nothing() -> None:
+    other = 'nv_inference_exec_count{model="ensemble",version="1"} 5'
+    assert ask(counting([other, "nothing"], []), 2) == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("handler", "status"),
+    [
+        (answer(200, b"{}"), 200),
+        (answer(400, b'{"error": "E2107 EngineCrashed: it ended"}'), 400),
+        (stream(then=reset), None),
+    ],
+)
+def test_any_answer_of_the_slot_is_a_sign_of_life(handler: Handler, status: int | None) -> None:
+    async def run() -> int | None:
+        async with serving(handler) as url:
+            return await slot_status(url)
+
+    assert asyncio.run(run()) == status
+    assert ask(handler) == [status is not None]
+
+
+def test_a_silent_triton_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_TIMEOUT_S", 0.2)
+
+    async def wait(request: web.Request) -> web.Response:
+        await be_silent(request)
+        return web.Response()
+
+    assert ask(wait) == [False]
