@@ -1,0 +1,26 @@
+"""What processes of the runner import before they serve: each package here takes 0.1 s or more of a start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from engine.machine.root import SOURCE_ROOT
+
+
+@pytest.mark.parametrize(
+    ("module", "unused"),
+    [
+        ("runner.cog_server.__main__", {"runner.service", "numpy", "aiohttp", "grpc", "tokenizers"}),
+        ("runner.run", {"numpy", "aiohttp", "grpc"}),
+        ("runner.api.__main__", {"numpy", "aiohttp", "grpc"}),
+        ("runner.engines.server.main", {"numpy", "aiohttp", "grpc", "pydantic", "tokenizers"}),
+    ],
+)
+def test_a_process_imports_only_what_it_uses(module: str, unused: set[str]) -> None:
+    program = f"import sys, {module}; print(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(command, cwd=SOURCE_ROOT, capture_output=True, text=True, check=True)
+    assert unused.isdisjoint(answer.stdout.split())
