@@ -28,6 +28,7 @@ from runner.supervision.child import how_ended, with_parent
 from runner.supervision.tuning import TOKIO_THREADS
 
 _POLL_S = 0.1
+_END_POLL_S = 0.5
 _HEALTH_TIMEOUT_S = 10.0
 _END_S = 20.0
 """For what a server started to end, beside its requests."""
@@ -141,7 +142,9 @@ class CogServer:
 
     def wait(self) -> None:
         """Wait until the server that was ready ends. Raises E2111."""
-        code = self._process.wait()
+        # NOTE: not in one call that waits for ever: a signal that arrives just before it would not end it.
+        while (code := self.exit_code()) is None:
+            time.sleep(_END_POLL_S)
         # NOTE: nothing of the log, which has prompts and texts by now.
         raise ServerEnded(kind=self.kind, reason=how_ended(code), log_path=self.log_path)
 

@@ -145,6 +145,7 @@ def test_a_cog_server_with_an_upload_url_answers_with_the_uploaded_url(
     server = CogServer(tmp_path, {}, "--upload-url", uploads.url)
     try:
         answer = server.build(config="config.yaml")
+        assert server.is_ready()
         uploads.status = 500
         failed = server.build(config="config.yaml")
     finally:
