@@ -131,7 +131,7 @@ class EngineStack:
             await self._connect_to_triton()
 
     async def _connect_to_triton(self) -> None:
-        """NOTE: after Triton's start, so that it ends before: Triton waits for its clients' connections."""
+        """NOTE: the client is opened last, so that it is closed first: Triton waits for its clients to go."""
         from runner.triton_server.client import TritonClient  # aiohttp takes 0.1 s to import.
 
         client = TritonClient(self.triton_url, self._settings.triton_timeout_s)

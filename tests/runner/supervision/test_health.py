@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 
 import pytest
 
 from runner.supervision import health
-from runner.supervision.health import answers_ok
+from runner.supervision.health import answers_ok, ask
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,7 @@ from runner.supervision.health import answers_ok
         (b"HTTP/1.1 503 Service Unavailable\r\n\r\n200", False),
         (b"200", False),
         (b"x" * 100_000, False),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n", False),
         (b"", False),
     ],
 )
@@ -47,3 +49,23 @@ def test_a_server_that_is_silent_or_not_there_is_not_well(monkeypatch: pytest.Mo
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/health"
         assert not asyncio.run(answers_ok(url))
     assert not asyncio.run(answers_ok(url))
+
+
+def test_an_answer_without_an_end_is_left() -> None:
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        with suppress(ConnectionError):
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                writer.write(b"x" * 65_536)
+                await writer.drain()
+                sent += 65_536
+
+    async def run() -> tuple[int, bytes] | None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            return await ask(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics")
+
+    assert asyncio.run(run()) is None
+    assert sent < 1 << 26  # With what the sockets hold.

@@ -412,6 +412,8 @@ def test_a_client_that_ends_all_ends_waiting_requests_and_takes_no_new_ones(
     is_asked = asyncio.Event()
 
     async def wait(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/generate"):
+            return web.Response(text="{}")
         is_asked.set()
         if not pieces:
             await be_silent(request)
@@ -419,6 +421,7 @@ def test_a_client_that_ends_all_ends_waiting_requests_and_takes_no_new_ones(
 
     async def run() -> None:
         async with served(wait) as client:
+            assert await client.is_answering()
             waiting = asyncio.ensure_future(collect(client))
             await is_asked.wait()
             await asyncio.sleep(TIMEOUT_S / 5)
