@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 from errors.coded_error import CodedError
 from runner.supervision.health import ask
 from runner.triton_server.model_names import SLOT, SLOT_PATH
 from runner.triton_server.statistics import statistics_of
 
-_PROBE = {"id": "health", "stop": True, "request_output_len": 1, "input_ids": [0], "input_lengths": 1}
+_PROBE = b'{"id":"health","stop":true,"request_output_len":1,"input_ids":[0],"input_lengths":1}'
 
 
 class Heartbeat:
@@ -44,5 +42,5 @@ class Heartbeat:
 
 async def slot_status(url: str) -> int | None:
     """The status of a request that the slot of the Triton at ``url`` answers; None without an answer."""
-    answer = await ask(f"{url}{SLOT_PATH}/generate", json.dumps(_PROBE).encode())
+    answer = await ask(f"{url}{SLOT_PATH}/generate", _PROBE)
     return None if answer is None else answer[0]

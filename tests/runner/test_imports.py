@@ -1,4 +1,4 @@
-"""What processes of the runner import before they serve: each package here takes 0.1 s or more of a start."""
+"""What processes of the runner import before they serve: nothing large that they do not use."""
 
 from __future__ import annotations
 

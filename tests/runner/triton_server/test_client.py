@@ -1,6 +1,7 @@
 """The runner's Triton client against a server that misbehaves in every way a server can.
 
-The server is a stand-in (``misbehaving_server``): the real Triton does none of this when asked to.
+The server is a stand-in (``misbehaving_server``): the real Triton does none of this when asked to. It is one
+module, because each test is one misbehaviour, and ``read`` and ``error_of`` tell what came of it.
 """
 
 from __future__ import annotations
