@@ -51,7 +51,9 @@ def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Surv
     assert config.model_id is not None, "a checked config names a model"
     hub = Hub(token=sources.hf_token, cache=sources.cache)
     snapshot = hub.snapshot(config.model_id, config.revision)
-    names = wanted_names(config, snapshot.names, with_weights=with_weights)
+    names = wanted_names(
+        config, snapshot.names, lambda wanted: hub.fetch(snapshot, wanted, None), with_weights=with_weights
+    )
     sizes = {file.name: file.size_bytes for file in snapshot.files if file.name in names}
     missing_bytes = hub.missing_bytes(snapshot, names)
     if config.gguf_file is not None and missing_bytes:

@@ -6,7 +6,7 @@ from typing import Any
 from builder.engine_environment import run_conversion
 from builder.sizes.fit import size_lines
 from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer
-from builder.weights.checkpoint import ModelConfig, check_shards, read_config, read_object, safetensors_dtype
+from builder.weights.checkpoint import ModelConfig, read_config, read_object, safetensors_dtype
 from builder.weights.files import place
 from builder.weights.model_files import supporting_names, weight_names
 from engine.pooling import pooling_names, read_pooling
@@ -15,7 +15,6 @@ from engine.tar.manifest import EngineFacts
 KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size"})
 
 _INDEX = "model.safetensors.index.json"
-_PICKLED_INDEX = "pytorch_model.bin.index.json"
 
 
 class Plan(EnginePlan):
@@ -74,7 +73,6 @@ def place_weights(work: Work) -> None:
     if weight_format == "safetensors":
         _place_safetensors(work, names)
     else:
-        check_shards(work.model, names, _PICKLED_INDEX)
         what = f"turning {work.model.name}'s {weight_format} weights into safetensors"
         files = [work.model.files[name] for name in names]
         run_conversion("weights_to_safetensors.py", [work.directory, *files], what=what, folder=work.scratch)
@@ -84,7 +82,6 @@ def _place_safetensors(work: Work, names: Sequence[str]) -> None:
     model = work.model
     if len(names) > 1 and _INDEX not in model.files:
         raise model.unusable(f"its weights are {len(names)} files, but it lacks {_INDEX}")
-    check_shards(model, names, _INDEX)
     dtype = safetensors_dtype(model, names)
     if work.facts.dtype is None:
         work.facts = work.facts.model_copy(update={"dtype": dtype})

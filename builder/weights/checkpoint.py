@@ -4,12 +4,12 @@ import json
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.weights.model_files import Model
+from builder.weights.model_files import Model, missing_shards
 from errors.build_config import InvalidBuildValue
 
 _MAX_HEADER_BYTES = 100 << 20
@@ -77,16 +77,26 @@ def read_object(model: Model, name: str) -> dict[str, Any]:
     return content
 
 
-def check_shards(model: Model, weights: Collection[str], index: str) -> None:
-    """Raise ModelUnusable if the file ``index``, where there is one, names other files than ``weights``."""
-    if index not in model.files or len(weights) == 1:
+def check_shards(model: Model, weights: Collection[str], names: Collection[str], index: str | None) -> None:
+    """Raise ModelUnusable if files of the ``weights`` are not in ``names``.
+
+    The index tells which there are; without it, the numbers in the names of the weights do.
+    """
+    if index is None or index not in model.files:
+        if missing := missing_shards(weights, names):
+            raise model.unusable(f"it lacks {_some(missing)}; download it again")
         return
     shards = read_object(model, index).get("weight_map")
     named = {str(shard) for shard in shards.values()} if isinstance(shards, dict) else set()
-    if missing := sorted(named - set(weights)):
-        raise model.unusable(f"{index} names {', '.join(missing[:3])}, which it lacks")
+    if missing := sorted(named.difference(names)):
+        raise model.unusable(f"{index} names {_some(missing)}, which it lacks; download it again")
     if unnamed := sorted(set(weights) - named):
-        raise model.unusable(f"{index} does not name {', '.join(unnamed[:3])}")
+        raise model.unusable(f"{index} does not name {_some(unnamed)}")
+
+
+def _some(names: Sequence[str]) -> str:
+    further = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + further
 
 
 def safetensors_dtype(model: Model, names: Iterable[str]) -> str | None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -32,6 +32,9 @@ _WEIGHTS: Mapping[WeightFormat, tuple[str, ...]] = {
     "pt": (r".*\.(pt|pth)",),
 }
 """In the order of preference, the formats and within each the ways of naming: one set of weights, not all."""
+_WHOLE: Mapping[WeightFormat, str] = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
+"""The one file of weights that are not sharded. If it is there, nothing reads the index."""
+_NUMBERED = re.compile(r"(.*-)(\d+)-of-(0*\d{1,5})(\.\w+)")
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ def weight_names(
         remedy = f"it has {' and '.join(offered)}: set weight_format to that or leave it out"
     elif gguf := [name for name in names if name.endswith(".gguf")]:
         remedy = f"set gguf_file to one of {', '.join(gguf[:5])} (on the command line: owner/name:{gguf[0]})"
+    elif index := next((name for name in map(index_name, _WEIGHTS) if name in names), None):
+        remedy = f"it lacks all files that its {index} names: download it again"
     else:
         remedy = "it has none in another format either: choose another model or revision"
     raise WeightFormatMissing(model=model, weight_format=wanted or " or ".join(_WEIGHTS), remedy=remedy)
@@ -93,6 +98,23 @@ def _one_set(names: list[str], weight_format: WeightFormat) -> list[str]:
         if found := sorted(name for name in names if re.fullmatch(pattern, name)):
             return found
     return []
+
+
+def index_name(weight_format: WeightFormat, weights: Collection[str] = ()) -> str | None:
+    """The name of the index of sharded weights; None if there is none for such ``weights``."""
+    whole = _WHOLE.get(weight_format)
+    return None if whole is None or whole in weights else f"{whole}.index.json"
+
+
+def missing_shards(wanted: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Files that are not in ``names``, but which the number of one of ``wanted`` implies (``-1-of-3``)."""
+    shards: set[str] = set()
+    for name in wanted:
+        if name not in shards and (found := _NUMBERED.fullmatch(name)):
+            begin, number, count, end = found.groups()
+            width = len(number)
+            shards |= {f"{begin}{each:0{width}}-of-{count}{end}" for each in range(1, int(count) + 1)}
+    return sorted(shards.difference(names))
 
 
 def identity(model: Model) -> str:

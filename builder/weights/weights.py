@@ -1,11 +1,12 @@
 """Obtain a model's files: from the Hugging Face Hub, from a tar, or from a folder that ships."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from builder.config.config import BuildConfig, LoraAdapter
+from builder.weights.checkpoint import check_shards
 from builder.weights.hub import Hub
-from builder.weights.model_files import Model, Sources, supporting_names, weight_names
+from builder.weights.model_files import Model, Sources, index_name, supporting_names, weight_names
 from builder.weights.model_tar import obtain_model_tar
 from engine.pooling import pooling_names
 from errors.build_config import ModelPathInvalid, ModelUnusable
@@ -17,8 +18,8 @@ def obtain_model(config: BuildConfig, sources: Sources, *, with_weights: bool) -
     model_path wins over model_tar_url, and that over model_id, which is then just the model's name.
     """
 
-    def choose(names: Sequence[str]) -> Sequence[str]:
-        return wanted_names(config, names, with_weights=with_weights)
+    def choose(names: Sequence[str], fetch: Fetch) -> Sequence[str]:
+        return wanted_names(config, names, fetch, with_weights=with_weights)
 
     if config.model_path is None and config.model_tar_url is not None:
         folder, digest = obtain_model_tar(config.model_tar_url, sources)
@@ -30,7 +31,7 @@ def obtain_files(source: LoraAdapter, names: Sequence[str], sources: Sources) ->
     """Exactly the files ``names`` of ``source``; raises E1210 if one is missing."""
     model = source.model_path or source.model_id or ""
 
-    def choose(present: Sequence[str]) -> Sequence[str]:
+    def choose(present: Sequence[str], fetch: Fetch) -> Sequence[str]:
         if missing := [name for name in names if name not in present]:
             raise ModelUnusable(model=model, problem=f"it has no {' and no '.join(missing)}")
         return names
@@ -38,7 +39,9 @@ def obtain_files(source: LoraAdapter, names: Sequence[str], sources: Sources) ->
     return _obtain(source, model, choose, sources)
 
 
-_Choose = Callable[[Sequence[str]], Sequence[str]]
+Fetch = Callable[[Sequence[str]], Mapping[str, Path]]
+"""Obtains small files of a model before the others."""
+_Choose = Callable[[Sequence[str], Fetch], Sequence[str]]
 """Of the names of a model's files, those that are wanted."""
 
 
@@ -48,28 +51,39 @@ def _obtain(source: BuildConfig | LoraAdapter, model: str, choose: _Choose, sour
     assert source.model_id is not None, "a checked config names a model"
     hub = Hub(token=sources.hf_token, cache=sources.cache)
     snapshot = hub.snapshot(source.model_id, source.revision)
-    return Model(model, snapshot.commit, hub.fetch(snapshot, choose(snapshot.names), sources.progress))
+    wanted = choose(snapshot.names, lambda names: hub.fetch(snapshot, names, None))
+    return Model(model, snapshot.commit, hub.fetch(snapshot, wanted, sources.progress))
 
 
-def wanted_names(config: BuildConfig, names: Sequence[str], *, with_weights: bool) -> list[str]:
+def wanted_names(config: BuildConfig, names: Sequence[str], fetch: Fetch, *, with_weights: bool) -> list[str]:
+    """The names of the files that ``config`` asks for. Raises E1210 if a file of the weights is missing."""
     if config.gguf_file is not None:
         if config.gguf_file not in names:
             found = [name for name in names if name.endswith(".gguf")]
             offered = f"it has {', '.join(found[:5])}" if found else "it has no .gguf file"
             problem = f"it has no file {config.gguf_file!r}: {offered}"
             raise ModelUnusable(model=config.model_name, problem=problem)
+        check_shards(Model(config.model_name, None, {}), [config.gguf_file], names, None)
         return [config.gguf_file]
     wanted = supporting_names(names, code=config.trust_remote_code)
     wanted += pooling_names(names)
     if with_weights:
-        wanted += weight_names(config.model_name, names, config.weight_format)[1]
+        weight_format, weights = weight_names(config.model_name, names, config.weight_format)
+        index = index_name(weight_format, weights)
+        known = fetch([index]) if index is not None and index in names else {}
+        check_shards(Model(config.model_name, None, known), weights, names, index)
+        wanted += weights
     return wanted
 
 
 def _of_folder(model: str, folder: Path, choose: _Choose, revision: str | None = None) -> Model:
     names = [path.name for path in sorted(folder.iterdir()) if path.is_file()]
     names += [path.relative_to(folder).as_posix() for path in sorted(folder.glob("*/config.json"))]
-    return Model(model, revision, {name: folder / name for name in choose(names)})
+
+    def fetch(wanted: Sequence[str]) -> Mapping[str, Path]:
+        return {name: folder / name for name in wanted}
+
+    return Model(model, revision, fetch(choose(names, fetch)))
 
 
 def _find(model_path: str, folders: Sequence[Path]) -> Path:
