@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import cog
 from cog import BaseRunner, ConcatenateIterator, Input
@@ -30,6 +31,16 @@ from runner.settings.settings import Settings, load_settings
 from runner.supervision.tuning import collect_rarely, freeze_loaded_objects, schedule_as_batch
 
 DEFAULT_MAX_TOKENS = 512
+_DEFAULTS: Mapping[str, Any] = {
+    "temperature": 0.7,
+    "top_p": 0.95,
+    "top_k": 0,
+    "length_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""Sampling parameters where the input has none or null."""
 _MAX_INT32 = (1 << 31) - 1
 
 
@@ -75,41 +86,51 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             description="System prompt, put into the prompt template. Default: the server's SYSTEM_PROMPT.",
             default=None,
         ),
-        max_tokens: int = Input(
+        max_tokens: int | None = Input(
             description="Maximum number of tokens to generate.", ge=1, default=DEFAULT_MAX_TOKENS
         ),
         min_tokens: int | None = Input(
             description="Minimum number of tokens to generate; -1 to disable.", ge=-1, default=None
         ),
-        temperature: float = Input(
-            description="Randomness of the output: 0 is greedy, above 1 more random.", ge=0, le=5, default=0.7
+        temperature: float | None = Input(
+            description="Randomness of the output: 0 is greedy, above 1 more random.",
+            ge=0,
+            le=5,
+            default=_DEFAULTS["temperature"],
         ),
-        top_p: float = Input(
+        top_p: float | None = Input(
             description="Sample from the most likely tokens that together have this probability.",
             ge=0,
             le=1,
-            default=0.95,
+            default=_DEFAULTS["top_p"],
         ),
-        top_k: int = Input(
-            description="Sample from this many of the most likely tokens; 0 and -1 for all.", ge=-1, default=0
+        top_k: int | None = Input(
+            description="Sample from this many of the most likely tokens; 0 and -1 for all.",
+            ge=-1,
+            default=_DEFAULTS["top_k"],
         ),
         stop_sequences: str | None = Input(
             description="Comma-separated texts at which to stop. Default: the server's STOP_SEQUENCES.",
             default=None,
         ),
-        length_penalty: float = Input(
-            description="Exponential penalty on the length, for beam search.", ge=0, le=5, default=1.0
+        length_penalty: float | None = Input(
+            description="Exponential penalty on the length, for beam search.",
+            ge=0,
+            le=5,
+            default=_DEFAULTS["length_penalty"],
         ),
-        presence_penalty: float = Input(
-            description="Subtracted from the score of each token that was generated before.", default=0.0
+        presence_penalty: float | None = Input(
+            description="Subtracted from the score of each token that was generated before.",
+            default=_DEFAULTS["presence_penalty"],
         ),
-        frequency_penalty: float = Input(
-            description="Subtracted from a token's score for each time it was generated before.", default=0.0
+        frequency_penalty: float | None = Input(
+            description="Subtracted from a token's score for each time it was generated before.",
+            default=_DEFAULTS["frequency_penalty"],
         ),
-        repetition_penalty: float = Input(
+        repetition_penalty: float | None = Input(
             description="Divides the score of tokens in prompt and output; above 1 discourages repetition.",
             ge=0.01,
-            default=1.0,
+            default=_DEFAULTS["repetition_penalty"],
         ),
         seed: int | None = Input(description="Random seed; leave empty for a random one.", default=None),
         prompt_template: str | None = Input(
@@ -147,7 +168,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             le=_MAX_INT32,
             default=None,
         ),
-        log_performance_metrics: bool = Input(description="Log performance metrics.", default=False),
+        log_performance_metrics: bool | None = Input(description="Log performance metrics.", default=False),
         max_new_tokens: int | None = Input(
             description="Older name of max_tokens.", ge=1, default=None, deprecated=True
         ),
@@ -186,13 +207,15 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                 min_tokens=max(int(_min_tokens(min_tokens, min_new_tokens)), 0),
                 stop_sequences=_stop_sequences(stop_sequences, settings),
                 sampling=Sampling(
-                    temperature=temperature,
-                    top_k=int(top_k),
-                    top_p=top_p,
-                    length_penalty=length_penalty,
-                    presence_penalty=presence_penalty,
-                    frequency_penalty=frequency_penalty,
-                    repetition_penalty=repetition_penalty,
+                    **_parameters(
+                        temperature=temperature,
+                        top_k=None if top_k is None else int(top_k),
+                        top_p=top_p,
+                        length_penalty=length_penalty,
+                        presence_penalty=presence_penalty,
+                        frequency_penalty=frequency_penalty,
+                        repetition_penalty=repetition_penalty,
+                    ),
                     seed=random_seed() if seed is None else int(seed) % SEEDS,
                 ),
                 guide=_guide(json_schema, regex),
@@ -205,7 +228,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             self._loop_calls.post(partial(self._service.meter.ended, "failed", exc.code))
             self._prediction_dirs.ended(request_id)
             raise shown_error(exc) from None
-        logs_performance = log_performance_metrics or settings.log_performance_metrics
+        logs_performance = bool(log_performance_metrics) or settings.log_performance_metrics
         on_end = partial(self._prediction_dirs.ended, request_id)
         stream = PredictionStream(self._loop_calls, self._wake_ups, on_end)
         return stream.chunks(self._stream(request, logs_performance, arrived_s, request_id, stream.outlet))
@@ -275,7 +298,12 @@ def _check_alone(prompt: str | None, prompt_template: str | None) -> None:
         )
 
 
-def _max_tokens(max_tokens: int, max_new_tokens: int | None) -> int:
+def _parameters(**given: float | None) -> dict[str, Any]:
+    return {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
+
+
+def _max_tokens(max_tokens: int | None, max_new_tokens: int | None) -> int:
+    max_tokens = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
     if max_new_tokens is None or max_new_tokens == max_tokens:
         return max_tokens
     if max_tokens != DEFAULT_MAX_TOKENS:

@@ -6,6 +6,8 @@ because a document may have hundreds of thousands of other values.
 """
 
 import difflib
+import json
+import operator
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,6 +20,7 @@ from msgspec import inspect
 
 from errors.api import InvalidBody, UnknownField
 from errors.requests import InvalidInput
+from runner.api.neutral import NEUTRAL_VALUES, is_neutral
 
 _PATH = re.compile(r" - at `\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
@@ -61,7 +64,11 @@ def decode(content: bytearray, kind: type[B]) -> B:
             return msgspec.json.decode(content, type=kind)
         except msgspec.ValidationError as exc:
             # NOTE: msgspec validates while it reads: only now it is known whether all of it is JSON.
-            check_document(msgspec.json.decode(content), kind, str(exc))
+            document = msgspec.json.decode(content)
+            sent = _sent(document, _type_info(kind))
+            if sent is not document:
+                return convert(sent, kind)
+            check_document(document, kind, str(exc))
             # Such as a field that is given twice.
             raise InvalidBody(reason=f"it is not valid ({exc})") from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -70,12 +77,63 @@ def decode(content: bytearray, kind: type[B]) -> B:
 
 def convert(value: object, kind: type[T], name: str = "") -> T:
     """A part of a document, found at ``name``. Raises E1601, or E1005 with the field."""
+    info = inspect.type_info(kind)
     try:
-        return msgspec.convert(value, kind)
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            value = _sent(value, info)
+            return msgspec.convert(value, kind)
     except msgspec.ValidationError as exc:
         found = _PATH.search(str(exc))
-        _check(value, inspect.type_info(kind), name, _STEP.finditer(found[1] if found else ""))
+        _check(value, info, name, _STEP.finditer(found[1] if found else ""))
         raise InvalidBody(reason=f"{name or 'it'} is not valid ({exc})") from exc
+
+
+def _sent(value: Any, kind: inspect.Type) -> Any:
+    """The value without fields that count as not sent; itself if it has none of them."""
+    match kind:
+        case inspect.Metadata():
+            return _sent(value, kind.type)
+        case inspect.UnionType():
+            return _sent(value, _alternative(value, kind))
+        case inspect.ListType() if isinstance(value, list):
+            items = [_sent(item, kind.item_type) if isinstance(item, dict) else item for item in value]
+            return value if all(map(operator.is_, items, value)) else items
+        case inspect.DictType() if isinstance(value, dict):
+            takes_null = _takes_null(kind.value_type)
+            kept = {key: item for key, item in value.items() if item is not None or takes_null}
+            return value if len(kept) == len(value) else kept
+        case inspect.StructType() if isinstance(value, dict):
+            return _sent_fields(value, kind)
+    return value
+
+
+def _sent_fields(value: dict[str, Any], kind: inspect.StructType) -> dict[str, Any]:
+    types = {field.encode_name: field.type for field in kind.fields}
+    sent = {}
+    for key, item in value.items():
+        if key in types:
+            if item is not None or _takes_null(types[key]):
+                sent[key] = _sent(item, types[key])
+        elif key == kind.tag_field or not is_neutral(key, item):
+            sent[key] = item
+    is_same = len(sent) == len(value) and all(sent[key] is value[key] for key in sent)
+    return value if is_same else sent
+
+
+def _takes_null(kind: inspect.Type) -> bool:
+    return any(isinstance(each, (inspect.AnyType, inspect.NoneType)) for each in _alternatives(kind))
+
+
+def _alternative(value: object, kind: inspect.UnionType) -> inspect.Type:
+    """The one that the value is meant as, or any."""
+    found = [each for each in _alternatives(kind) if _has_type(value, each)]
+    for each in (each for each in found if isinstance(each, inspect.StructType)):
+        assert isinstance(value, dict)
+        if each.tag_field is not None and value.get(each.tag_field) == each.tag:
+            return each
+    return found[0] if found else inspect.AnyType()
 
 
 def check_document(document: object, kind: type, refusal: str = "") -> None:
@@ -147,7 +205,9 @@ def _check_struct(value: dict[str, Any], kind: inspect.StructType, name: str, pa
             missing = [each.encode_name for each in kind.fields if each.required]
             missing = [name for name in missing if name not in value]
             remedy = "leave it out"
-            if similar:
+            if neutral := NEUTRAL_VALUES.get(key):
+                remedy = f"leave it out, or send {json.dumps(neutral[0])}"
+            elif similar:
                 remedy = f"leave it out, or send {similar[0]} if that is meant"
             elif missing:
                 remedy = f"leave it out, and send {prefix}{missing[0]}, which is missing"

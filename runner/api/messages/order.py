@@ -14,7 +14,7 @@ _NAMES = (
     (r"^stop\b", "stop_sequences"),
     (r"^messages\[\d+\]\.tool_call_id", "messages.tool_use_id"),
     (r"^thinking_token_budget", "thinking.budget_tokens"),
-    (r"^reasoning_effort", "thinking"),
+    (r"^reasoning_effort", "output_config.effort"),
     (r"^(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
     (r"^(tools\[\d+\]|tool_choice)\.function", r"\1"),
 )
@@ -40,7 +40,6 @@ def chat_body(body: bodies.CountTokensBody, *, limits_thinking: bool) -> ChatBod
     messages = list(_messages(body))
     continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     choice, thinking, output = body.tool_choice, body.thinking, body.output_config or bodies.OutputOptions()
-    effort = {} if output.effort is None else {"reasoning_effort": output.effort}
     return chat_order(
         body,
         messages=messages,
@@ -49,10 +48,9 @@ def chat_body(body: bodies.CountTokensBody, *, limits_thinking: bool) -> ChatBod
         tools=None if body.tools is None else list(_tools(body.tools)),
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
-        reasoning_effort="none" if isinstance(thinking, bodies.ThinkingDisabled) else None,
+        reasoning_effort="none" if isinstance(thinking, bodies.ThinkingDisabled) else output.effort,
         thinking_token_budget=getattr(thinking, "budget_tokens", None) if limits_thinking else None,
-        # NOTE: Claude Code sends an effort by itself: a template that knows none ignores it.
-        chat_template_kwargs={**effort, **(body.chat_template_kwargs or {})} or None,
+        chat_template_kwargs=body.chat_template_kwargs,
         response_format=format_by(output.format.schema) if output.format is not None else None,
         # A body whose tokens are counted has no limits.
         max_tokens=getattr(body, "max_tokens", None),

@@ -48,6 +48,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
 class StreamOptions(Body, kw_only=True):
     include_usage: Annotated[bool, Meta(description="End the stream with the usage.")] = False
     continuous_usage_stats: Annotated[bool, Meta(description="Send the usage so far in each event.")] = False
+    include_obfuscation: Annotated[bool, Meta(description="No effect: events are not padded.")] = False
 
 
 class PlainText(Body, tag_field="type", tag="text"):
@@ -122,7 +123,7 @@ Tools = Annotated[list[Tool], Meta(max_length=_MAX_TOOLS, description="Functions
 ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedTools
 NoEffect = Annotated[str, Meta(description="No effect.")]
 Budget = Annotated[int, Meta(ge=0, le=MAX_INT32, description="Maximum number of tokens of reasoning.")]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class SamplingBody(Body, kw_only=True):
@@ -194,6 +195,7 @@ class ChatBody(GenerationBody, kw_only=True):
     service_tier: NoEffect | None = None
     verbosity: NoEffect | None = None
     prompt_cache_key: NoEffect | None = None
+    prompt_cache_retention: NoEffect | None = None
     safety_identifier: NoEffect | None = None
 
 

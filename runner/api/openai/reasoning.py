@@ -1,30 +1,28 @@
-"""How much the model reasons before it answers, by the variables of its chat template."""
+"""How much the model reasons before it answers, by the variables of its chat template.
+
+An effort is a hint, in all APIs: coding agents send one with each request. What the template can't be told is
+ignored.
+"""
 
 import re
 from typing import Any
 
-from errors.requests import InvalidInput
 from runner.api.openai.bodies import ChatBody
 from runner.chat.template import ChatTemplate
 
 _TAG_BEGIN, _TAG_END = re.compile(r"\{[{%]"), re.compile(r"[%}]\}")
+EFFORT = "reasoning_effort"
 _SWITCHES = ("enable_thinking", "thinking")
 """Variables of templates that turn reasoning on or off, each known to some models."""
 
 
 def template_arguments(body: ChatBody, template: ChatTemplate) -> dict[str, Any] | None:
-    """The variables of the body; those of ``reasoning_effort`` where they are not given themselves.
-
-    Raises E1005 for an effort that the template can't be told.
-    """
+    """The variables of the body; those of ``reasoning_effort`` where they are not given themselves."""
     effort, given = body.reasoning_effort, body.chat_template_kwargs
     if effort is None:
         return given
-    values = {"reasoning_effort": effort, **dict.fromkeys(_SWITCHES, effort != "none")}
+    values = {EFFORT: effort, **dict.fromkeys(_SWITCHES, effort != "none")}
     known = {name: value for name, value in values.items() if _has_variable(template, name)}
-    if not known and effort != "none":
-        expected = "left out, because the model's chat template has no variable for it"
-        raise InvalidInput(name="reasoning_effort", expected=expected, value=effort)
     return {**known, **(given or {})}
 
 

@@ -1,6 +1,7 @@
 """From a body to requests of the generation core: one for each prompt."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from engine.kinds import Capability, supports
 from engine.pooling import Pooling
 from errors.api import UnsupportedField
+from errors.chat import ChatTemplateRefused
 from errors.requests import InvalidInput
 from runner.api.generations import PromptRequest
 from runner.api.openai.answer_form import with_answer_form
@@ -21,7 +23,7 @@ from runner.api.openai.bodies import (
     TokenizeBody,
 )
 from runner.api.openai.guides import guide_of
-from runner.api.openai.reasoning import template_arguments
+from runner.api.openai.reasoning import EFFORT, template_arguments
 from runner.api.openai.tool_use import callable_tools, shown_tools, tool_use
 from runner.api.served import Served
 from runner.engines.protocol.messages import SEEDS, Sampling
@@ -115,13 +117,27 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
         raise InvalidInput(name="logprobs", expected="true where there is top_logprobs", value=body.logprobs)
     use = tool_use(body, served.engine_kind)
     tools = callable_tools(body, use)
-    arguments = template_arguments(body, served.model.chat)
-    prompt = chat_prompt(msgspec.structs.replace(body, tools=tools, chat_template_kwargs=arguments), served)
+    prompt = _prompt_with_effort(msgspec.structs.replace(body, tools=tools), served)
     top = (body.top_logprobs or 0) if body.logprobs else None
     default_max_tokens = body.max_completion_tokens or served.model.max_sequence_length
     request = _request(body, served, prompt, default_max_tokens, top)
     request = with_answer_form(replace(request, adds_special_tokens=False), body, use, served)
     return PromptRequest(request, body.n or 1)
+
+
+def _prompt_with_effort(body: ChatBody, served: Served) -> str:
+    """The prompt with the body's effort; without it if the template refuses its value, as Qwen 3.8's does."""
+    arguments = template_arguments(body, served.model.chat)
+    try:
+        return chat_prompt(msgspec.structs.replace(body, chat_template_kwargs=arguments), served)
+    except ChatTemplateRefused:
+        given = body.chat_template_kwargs or {}
+        if EFFORT not in (arguments or {}) or EFFORT in given:
+            raise
+        arguments = {name: value for name, value in (arguments or {}).items() if name != EFFORT}
+        with suppress(ChatTemplateRefused):
+            return chat_prompt(msgspec.structs.replace(body, chat_template_kwargs=arguments), served)
+        raise
 
 
 def chat_prompt(fields: ChatBody | TokenizeBody, served: Served) -> str:

@@ -70,7 +70,11 @@ def test_a_conversation_of_messages_is_that_of_a_chat() -> None:
     assert order.messages == CHAT
     assert order.parallel_tool_calls is False
     assert order.thinking_token_budget == 2000
-    assert order.chat_template_kwargs == {"reasoning_effort": "max"}
+    assert order.reasoning_effort == "max"
+    order = order_of_messages(
+        convert(body | {"thinking": {"type": "disabled"}}, CountTokensBody), limits_thinking=True
+    )
+    assert order.reasoning_effort == "none"
     assert "weather" in str(order.tools)
     assert "weather" in str(order.tool_choice)
 

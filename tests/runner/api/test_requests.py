@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from errors.api import UnsupportedField
+from errors.chat import ChatTemplateRefused
 from errors.requests import InvalidInput
 from runner.api.openai.bodies import (
     AllowedTools,
@@ -79,6 +80,23 @@ def chat(served: Served, family: Family | None, **fields: object) -> GenerationR
     model = replace(MODEL, chat=CHAT, family=family)
     body = ChatBody(messages=[{"role": "user", "content": "hi"}], **fields)  # type: ignore[arg-type]
     return chat_request(body, replace(served, model=model)).request
+
+
+def test_an_effort_that_the_template_refuses_is_left_out(served: Served) -> None:
+    refuses = (
+        "{% if reasoning_effort | default('low') not in ['low'] %}{{ raise_exception('no') }}{% endif %}"
+    )
+    template = ChatTemplate({"default": refuses + "{{ reasoning_effort }}{{ enable_thinking }}"}, {})
+    model = replace(MODEL, chat=template)
+
+    def prompt(**fields: object) -> object:
+        body = ChatBody(messages=[{"role": "user", "content": "hi"}], **fields)  # type: ignore[arg-type]
+        return chat_request(body, replace(served, model=model)).request.prompt
+
+    assert prompt(reasoning_effort="low") == "lowTrue"
+    assert prompt(reasoning_effort="high") == "True"
+    with pytest.raises(ChatTemplateRefused, match="no"):
+        prompt(chat_template_kwargs={"reasoning_effort": "high"})
 
 
 def form_of(served: Served, family: Family | None, **fields: object) -> AnswerForm | None:

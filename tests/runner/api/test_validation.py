@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
+from msgspec import inspect
 
 from errors.api import InvalidBody, UnknownField
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
-from runner.api.openai.bodies import Body, ChatBody, CompletionBody
-from runner.api.validation import check_document
+from runner.api.messages.bodies import MessagesBody
+from runner.api.neutral import NEUTRAL_VALUES
+from runner.api.openai.bodies import (
+    Body,
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    EmbeddingBody,
+    TokenizeBody,
+)
+from runner.api.responses.bodies import ResponsesBody
+from runner.api.validation import check_document, decode
 from tests import fast
 from tests.fuzz.bodies import random_document
 from tests.fuzz.choices import Choices
@@ -92,6 +104,95 @@ def test_the_first_field_that_does_not_fit_is_named(
 @pytest.mark.parametrize("document", [[], 5, None, "prompt"])
 def test_a_body_that_is_no_object_has_no_field_to_name(document: object) -> None:
     assert isinstance(refusal(document), InvalidBody)
+
+
+SCHEMA = {"enum": [None], "properties": {"a": {"default": None}}}
+DESCRIBED = {"name": "x", "schema": SCHEMA}
+FUNCTION = {"name": "f", "parameters": SCHEMA}
+WHOLE: list[tuple[type[Body], dict[str, Any]]] = [
+    (CompletionBody, {"prompt": ["a"], "stream_options": {}, "structured_outputs": {"json": SCHEMA}}),
+    (
+        ChatBody,
+        {
+            "messages": [{"role": "user", "content": None}],
+            "response_format": {"type": "json_schema", "json_schema": DESCRIBED},
+            "tools": [{"type": "function", "function": FUNCTION}],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]},
+            },
+            "chat_template_kwargs": {"a": None},
+            "logit_bias": {"5": 1},
+            "metadata": {},
+        },
+    ),
+    (EmbeddingBody, {"input": "a"}),
+    (TokenizeBody, {"prompt": "a", "tools": [{"type": "function", "function": FUNCTION}]}),
+    (DetokenizeBody, {"tokens": [5]}),
+    (
+        ResponsesBody,
+        {"input": "a", "reasoning": {}, "text": {"format": {"type": "json_schema", **DESCRIBED}}},
+    ),
+    (
+        MessagesBody,
+        {
+            "max_tokens": 5,
+            "messages": [
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {"b": None}}],
+                },
+            ],
+            "tools": [{"name": "f", "input_schema": SCHEMA}],
+            "tool_choice": {"type": "auto"},
+            "thinking": {"type": "adaptive"},
+            "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
+        },
+    ),
+]
+
+
+def with_nulls(value: Any, kind: inspect.Type) -> Any:
+    """With a null for each field that is not in an object, and for one that nobody knows."""
+    for each in kind.types if isinstance(kind, inspect.UnionType) else [kind]:
+        while isinstance(each, inspect.Metadata):
+            each = each.type
+        if isinstance(each, inspect.ListType) and isinstance(value, list):
+            return [with_nulls(item, each.item_type) for item in value]
+        if isinstance(each, inspect.DictType) and isinstance(value, dict):
+            return value if isinstance(each.value_type, inspect.AnyType) else {**value, "7": None}
+        if not isinstance(each, inspect.StructType) or not isinstance(value, dict):
+            continue
+        if each.tag_field is None or value.get(each.tag_field) == each.tag:
+            types = {field.encode_name: field.type for field in each.fields}
+            known = {key: with_nulls(item, types.get(key, inspect.AnyType())) for key, item in value.items()}
+            return {"unknown": None, **dict.fromkeys(types), **known}
+    return value
+
+
+@pytest.mark.parametrize(("kind", "document"), WHOLE)
+def test_null_counts_as_not_sent_at_every_place(kind: type[Body], document: dict[str, Any]) -> None:
+    filled = with_nulls(document, inspect.type_info(kind))
+    assert len(filled) > len(document)
+    sent = {key: item for key, item in document.items() if item not in ({}, None)}
+    decoded = decode(bytearray(msgspec.json.encode(filled)), kind)
+    assert decoded == decode(bytearray(msgspec.json.encode(document)), kind)
+    assert sent.keys() <= {name for name in decoded.__struct_fields__ if getattr(decoded, name) is not None}
+
+
+def test_a_field_that_a_router_adds_is_taken_with_the_value_that_has_no_effect() -> None:
+    for kind, document in WHOLE:
+        for name, values in NEUTRAL_VALUES.items():
+            if name in kind.__struct_fields__:
+                continue
+            for value in values:
+                decode(bytearray(msgspec.json.encode({**document, name: value})), kind)
+            for other in ("x", [values[0]], *([int(values[0])] if isinstance(values[0], bool) else [])):
+                with pytest.raises(
+                    UnknownField, match=f"{name} is not supported by this server; leave it out, or send"
+                ):
+                    decode(bytearray(msgspec.json.encode({**document, name: other})), kind)
 
 
 def test_what_is_refused_is_what_msgspec_refuses() -> None:

@@ -1,0 +1,63 @@
+"""Fields of other servers that this one does not know, with the values that ask for what it does anyway.
+
+Routers and clients send them with each request. With such a value a field counts as not sent; with another it
+is unknown (E1601).
+"""
+
+from collections.abc import Mapping
+
+NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
+    # SGLang and its router.
+    "no_stop_trim": (False,),
+    "return_cached_tokens_details": (False,),
+    "return_hidden_states": (False,),
+    "return_routed_experts": (False,),
+    "separate_reasoning": (True,),
+    "stream_reasoning": (True,),
+    # vLLM.
+    "bad_words": ([],),
+    "early_stopping": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "use_beam_search": (False,),
+    # OpenAI, where this server lacks what they ask for; `echo` and `logprobs` of another endpoint.
+    "best_of": (1,),
+    "echo": (False,),
+    "functions": ([],),
+    "logprobs": (False,),
+    "suffix": ("",),
+    # Anthropic.
+    "mcp_servers": ([],),
+    # llama.cpp and web interfaces made for it.
+    "cache_prompt": (True,),
+    "dry_multiplier": (0,),
+    "dynatemp_range": (0,),
+    "mirostat": (0,),
+    "n_probs": (0,),
+    "repeat_penalty": (1,),
+    "return_progress": (False,),
+    "timings_per_token": (False,),
+    "top_a": (0,),
+    "typical_p": (1,),
+    "xtc_probability": (0,),
+    # OpenRouter, LiteLLM, NVIDIA Dynamo, Mistral.
+    "extra_body": ({},),
+    "models": ([],),
+    "nvext": ({},),
+    "plugins": ([],),
+    "provider": ({},),
+    "safe_prompt": (False,),
+    "transforms": ([],),
+}
+
+
+def is_neutral(name: str, value: object) -> bool:
+    """Whether an unknown field with this value asks for nothing."""
+    # NOTE: to Python True equals 1, to JSON it does not.
+    return value is None or any(
+        value == each and isinstance(value, bool) == isinstance(each, bool)
+        for each in NEUTRAL_VALUES.get(name, ())
+    )
