@@ -3,7 +3,7 @@
 import msgspec
 
 from runner.chat.families.family import THINK, Family
-from runner.chat.families.syntax.dsml_calls import DsmlCalls
+from runner.chat.families.syntax.invoke_calls import InvokeCalls
 from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 
@@ -39,7 +39,13 @@ _FENCED = msgspec.structs.replace(
     after_arguments=f"\n{_FENCE_END}",
     between="\n",
 )
+
+
+def _dsml(section: str) -> InvokeCalls:
+    return InvokeCalls(f"｜DSML｜{section}", "｜DSML｜", tells_types=True)
+
+
 DEEPSEEK_V3 = Family("deepseek-v3", _FENCED, THINK)
 DEEPSEEK_V31 = Family("deepseek-v3.1", _CALLS, THINK)
-DEEPSEEK_V32 = Family("deepseek-v3.2", DsmlCalls("function_calls"), THINK)
-DEEPSEEK_V4 = Family("deepseek-v4", DsmlCalls("tool_calls"), THINK)
+DEEPSEEK_V32 = Family("deepseek-v3.2", _dsml("function_calls"), THINK)
+DEEPSEEK_V4 = Family("deepseek-v4", _dsml("tool_calls"), THINK)

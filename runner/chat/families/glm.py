@@ -1,18 +1,25 @@
 """GLM 4.5 to 4.7: calls as a name with keys and values."""
 
+import msgspec
+
 from runner.chat.families.family import Family, Span
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 
-class KeyValueCalls:
-    begins = ("<tool_call>",)
-    bare = ""
-    end = "</tool_call>"
-    key, key_end = "<arg_key>", "</arg_key>"
-    value, value_end = "<arg_value>", "</arg_value>"
-    markers = (*begins, end, key, key_end, value, value_end)
+class KeyValueCalls(msgspec.Struct, frozen=True):
+    begins: tuple[str, ...] = ("<tool_call>",)
+    end: str = "</tool_call>"
+    key: str = "<arg_key>"
+    key_end: str = "</arg_key>"
+    value: str = "<arg_value>"
+    value_end: str = "</arg_value>"
+    bare: str = ""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*self.begins, self.end, self.key, self.key_end, self.value, self.value_end)
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         name = yield from reader.name()

@@ -4,6 +4,8 @@ import ast
 import json
 import warnings
 
+import msgspec
+
 from runner.chat.families.family import Family
 from runner.chat.families.syntax.arguments import is_json, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
@@ -16,23 +18,32 @@ _MAX_NESTED = 1 << 15
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 
 
-class PythonCalls:
-    begins = ("<|python_start|>",)
-    bare = "["
-    end = "<|python_end|>"
-    markers = (*begins, end)
+class PythonCalls(msgspec.Struct, frozen=True):
+    """After a marker calls may stand without a list, and then on lines of their own."""
+
+    begins: tuple[str, ...] = ("<|python_start|>",)
+    end: str = "<|python_end|>"
+    bare: str = "["
+    is_list: bool = True
+    """Whether the template tells the model to write a list."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*self.begins, self.end)
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         yield from reader.space()
-        if not (yield from reader.marker("[")):
+        is_list = bool((yield from reader.marker("[")))
+        if not is_list and not begin:
             raise NotACall
         is_whole = True
         while is_whole:
             is_whole = yield from self.call(reader, (yield from reader.name()))
-            yield from reader.space()
-            if not is_whole or not (yield from reader.marker(",")):
+            next_ = yield from reader.space()
+            separator = yield from reader.marker(",")
+            if not is_whole or not (separator or (not is_list and (next_.isalpha() or next_ == "_"))):
                 break
-            reader.begin_trying(",")
+            reader.begin_trying(separator)
         yield from read_end(reader, self.end, is_whole=is_whole)
 
     def call(self, reader: Reader, name: str) -> Reading[bool]:

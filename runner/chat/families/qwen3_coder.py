@@ -2,6 +2,8 @@
 
 from json.encoder import encode_basestring
 
+import msgspec
+
 from runner.chat.families.family import Family, Span
 from runner.chat.families.parts import CallArguments
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
@@ -9,15 +11,24 @@ from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 
-class FunctionCalls:
+class FunctionCalls(msgspec.Struct, frozen=True):
     """Models sometimes leave out the marker before a call: then the name has to be that of a tool."""
 
-    begins = ("<tool_call>", "<function=")
-    bare = ""
-    end = "</tool_call>"
-    function, function_end = "<function=", "</function>"
-    parameter, parameter_end = "<parameter=", "</parameter>"
-    markers = (begins[0], end)
+    begin: str = "<tool_call>"
+    end: str = "</tool_call>"
+    function: str = "<function="
+    function_end: str = "</function>"
+    parameter: str = "<parameter="
+    parameter_end: str = "</parameter>"
+    bare: str = ""
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        return (self.begin, self.function)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (self.begin, self.end)
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         is_marked = begin != self.function

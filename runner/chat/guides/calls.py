@@ -1,5 +1,6 @@
 """The rules of calls, for each syntax that families have."""
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from runner.chat.families.family import CallSyntax
 from runner.chat.families.glm import KeyValueCalls
 from runner.chat.families.llama4 import PythonCalls
 from runner.chat.families.qwen3_coder import FunctionCalls
-from runner.chat.families.syntax.dsml_calls import DsmlCalls
+from runner.chat.families.syntax.invoke_calls import IS_TEXT, InvokeCalls
 from runner.chat.families.syntax.json_calls import JsonCalls
 from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.tools import Tool, ToolUse
@@ -17,7 +18,6 @@ from runner.chat.guides.parameters import Parameter, in_order, parameters_of, pl
 from runner.chat.guides.rules import SPACE, Rules, literal
 
 _KEY = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/"
-_ANY_TEXT = '" string="true">'
 _ANY_VALUE: dict[str, object] = {}
 _OF_OTHERS = {
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"),
@@ -46,8 +46,8 @@ def call_rules(syntax: CallSyntax, tools: ToolUse, rules: Rules) -> Calls:
             return _named_calls(syntax, tools, rules)
         case FunctionCalls():
             return _function_calls(syntax, tools, rules)
-        case DsmlCalls():
-            return _dsml_calls(syntax, tools, rules)
+        case InvokeCalls():
+            return _invoke_calls(syntax, tools, rules)
         case KeyValueCalls():
             return _key_value_calls(syntax, tools, rules)
         case PythonCalls():
@@ -170,20 +170,22 @@ def _function_calls(syntax: FunctionCalls, tools: ToolUse, rules: Rules) -> Call
 
     before = "\n"
     one = alternatives(rules, tools, call)
-    return Calls(syntax.begins[0], body)
+    return Calls(syntax.begin, body)
 
 
-def _dsml_calls(syntax: DsmlCalls, tools: ToolUse, rules: Rules) -> Calls:
+def _invoke_calls(syntax: InvokeCalls, tools: ToolUse, rules: Rules) -> Calls:
+    def after_name(*, is_text: bool) -> str:
+        return f'" {IS_TEXT}{json.dumps(is_text)}">' if syntax.tells_types else '">'
+
     def value(parameter: Parameter) -> str:
-        is_text = "true" if parameter.is_text else "false"
-        begin = literal(f'{syntax.parameter}{parameter.name}" string="{is_text}">')
+        begin = literal(f"{syntax.parameter}{parameter.name}{after_name(is_text=parameter.is_text)}")
         return f"{begin} {_value(parameter, rules, '', syntax.parameter_end)} {SPACE}"
 
     def call(tool: Tool) -> str:
         if is_strict(tool, tools):
             values = in_order(parameters_of(tool), value)
         else:
-            head = f"{literal(syntax.parameter)} {_KEY} {literal(_ANY_TEXT)}"
+            head = f"{literal(syntax.parameter)} {_KEY} {literal(after_name(is_text=True))}"
             values = f"({head} {rules.text_before('', syntax.parameter_end)} {SPACE})*"
         begin, end = literal(f'{syntax.call}{tool.name}">'), literal(syntax.call_end)
         return f"{begin} {SPACE} {values} {end} {SPACE}"
@@ -243,7 +245,12 @@ def _python_calls(syntax: PythonCalls, tools: ToolUse, rules: Rules) -> Calls:
 
     def body(begin: str) -> str:
         end = f"({rules.marker(syntax.end)})?" if begin else ""
-        return f'{SPACE} "[" {calls} "]" {end}'
+        return f"{SPACE} {calls} {end}"
 
-    calls = _several(alternatives(rules, tools, call), f'"," {SPACE}', tools)
-    return Calls("", body, is_list=True)
+    one = alternatives(rules, tools, call)
+    if syntax.is_list:
+        several = _several(one, f'"," {SPACE}', tools)
+        calls = f'"[" {several} "]"'
+    else:
+        calls = _several(one, literal("\n"), tools)
+    return Calls("" if syntax.bare else _begin(syntax.begins, rules), body, is_list=True)

@@ -22,7 +22,7 @@ from errors.requests import InvalidGuide, InvalidInput
 from runner.chat.families import markers
 from runner.chat.families.family import AnswerForm
 from runner.chat.families.recognition import FAMILIES
-from runner.chat.families.syntax.dsml_calls import DsmlCalls
+from runner.chat.families.syntax.invoke_calls import InvokeCalls
 from runner.chat.families.tools import Tool, ToolUse
 from runner.chat.guides.answer_guide import answer_guide
 from runner.chat.guides.calls import closed
@@ -102,7 +102,7 @@ def walk(name: str, made: LLMatcher, seed: int) -> list[int] | None:
     calls = form_of(name).family.calls
     assert calls is not None
     texts = [*calls.markers, *calls.begins, *CLOSING, *SCHEMAS]
-    if isinstance(calls, DsmlCalls):
+    if isinstance(calls, InvokeCalls):
         texts += [calls.call, calls.parameter_end]
     typed = [tokenizer_with().encode(each).ids for each in texts if each]
     begins = [*calls.begins, *calls.bare] or [""]

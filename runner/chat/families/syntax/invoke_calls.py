@@ -1,4 +1,4 @@
-"""Calls in DSML, DeepSeek's markup, whose parameters tell whether they are text or JSON."""
+"""Calls as ``invoke`` tags with ``parameter`` tags, as in DSML, DeepSeek's markup."""
 
 import msgspec
 
@@ -6,27 +6,42 @@ from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
-_IS_TEXT, _AFTER_NAME = 'string="', '"'
-_END_BEGINS = "</｜DSML｜inv"
-"""Models shorten the marker after a call."""
+IS_TEXT = 'string="'
+_AFTER_NAME = '"'
 
 
-class DsmlCalls(msgspec.Struct, frozen=True):
+class InvokeCalls(msgspec.Struct, frozen=True):
     section: str
     """The name of the marker around all calls."""
+    prefix: str = ""
+    """What the names of the tags for calls and parameters begin with."""
+    tells_types: bool = False
+    """Whether a parameter's tag tells if its value is text or JSON. Otherwise the tool's schema does."""
     bare: str = ""
-    call: str = '<｜DSML｜invoke name="'
-    call_end: str = "</｜DSML｜invoke>"
-    parameter: str = '<｜DSML｜parameter name="'
-    parameter_end: str = "</｜DSML｜parameter>"
 
     @property
     def begins(self) -> tuple[str, ...]:
-        return (f"<｜DSML｜{self.section}>",)
+        return (f"<{self.section}>",)
 
     @property
     def end(self) -> str:
-        return f"</｜DSML｜{self.section}>"
+        return f"</{self.section}>"
+
+    @property
+    def call(self) -> str:
+        return f'<{self.prefix}invoke name="'
+
+    @property
+    def call_end(self) -> str:
+        return f"</{self.prefix}invoke>"
+
+    @property
+    def parameter(self) -> str:
+        return f'<{self.prefix}parameter name="'
+
+    @property
+    def parameter_end(self) -> str:
+        return f"</{self.prefix}parameter>"
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -53,7 +68,7 @@ class DsmlCalls(msgspec.Struct, frozen=True):
             try:
                 key = yield from _name(reader)
                 is_text = None
-                if (yield from reader.marker(_IS_TEXT)):
+                if (yield from reader.marker(IS_TEXT)):
                     is_text = (yield from _name(reader)) == "true"
                 yield from _expect(reader, ">")
             except NotACall:
@@ -63,7 +78,8 @@ class DsmlCalls(msgspec.Struct, frozen=True):
             if not (yield from reader.up_to(self.parameter_end, writer.text)):
                 return False
             writer.end()
-        is_whole = bool((yield from reader.marker(_END_BEGINS)))
+        shortened = self.call_end.removesuffix("oke>")  # As models write it at times.
+        is_whole = bool((yield from reader.marker(shortened)))
         if is_whole:
             writer.close()
             yield from reader.up_to(">", lambda _: None)
