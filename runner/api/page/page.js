@@ -1,10 +1,6 @@
 "use strict";
-// Requests, copies of them, and the state of the server.
+// Requests, and what happens on the page.
 
-// Arguments of the openai package; other fields go into extra_body.
-const PACKAGE = new Set(["model", "messages", "prompt", "stream", "stream_options", "max_tokens", "temperature",
-  "max_completion_tokens", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop",
-  "response_format", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "echo"]);
 const EXAMPLES = {
   chat: ["Explain in three sentences what a GPU does.", "Write a Python function that tests for palindromes.",
     "Compare three planets in a table.", "Translate into French: Where is the station?"],
@@ -142,98 +138,7 @@ async function ask(text, from) {
   return isShown;
 }
 
-// ---- Copies
-
-async function copyText(text, name) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {  // The clipboard is only available on localhost and https.
-    const box = element("textarea", { value: text });
-    const { activeElement } = document;
-    document.body.append(box);
-    box.select();
-    const isDone = document.execCommand("copy");
-    box.remove();
-    activeElement?.focus();
-    if (!isDone) { fail({ message: "This browser does not let the page copy." }); return; }
-  }
-  say(`Copied ${name}.`);
-}
-
-function toCopy() {
-  unfail();
-  const text = $("prompt").value;
-  const body = api && (text || !latest ? makeBody(text) : latest);
-  return body && { ...body, stream: true };
-}
-
-function asCurl(body) {
-  const quoted = text => `'${text.replaceAll("'", `'\\''`)}'`;
-  const key = $("key-field").hidden ? "" : ` \\\n  -H "Authorization: Bearer $OPENAI_API_KEY"`;
-  const path = body.messages ? PATHS.chat : PATHS.text;
-  return `curl -sN ${quoted(address(path).href)} \\\n  -H "Content-Type: application/json"${key} \\\n  -d ${quoted(JSON.stringify(body))}\n`;
-}
-
-function literal(value) {
-  if (value === null) return "None";
-  if (typeof value === "boolean") return value ? "True" : "False";
-  if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
-  if (typeof value !== "object") return JSON.stringify(value);
-  return `{${Object.entries(value).map(([name, each]) => `${JSON.stringify(name)}: ${literal(each)}`).join(", ")}}`;
-}
-
-function asPython(body) {
-  const isChat = Boolean(body.messages);
-  const all = Object.entries({ model: modelName(), ...body });
-  const named = all.filter(([name]) => PACKAGE.has(name));
-  const extra = all.filter(([name]) => !PACKAGE.has(name));
-  if (extra.length) named.push(["extra_body", Object.fromEntries(extra)]);
-  const key = $("key-field").hidden ? `"none"` : `os.environ["OPENAI_API_KEY"]`;
-  return `${$("key-field").hidden ? "" : "import os\n\n"}from openai import OpenAI
-
-client = OpenAI(base_url=${literal(address("v1").href)}, api_key=${key})
-events = client.${isChat ? "chat.completions" : "completions"}.create(
-${named.map(([name, value]) => `    ${name}=${literal(value)},`).join("\n")}
-)
-for event in events:
-    for choice in event.choices:
-        print(choice.${isChat ? "delta.content or \"\"" : "text"}, end="", flush=True)
-print()
-`;
-}
-
-function copy(make, name) {
-  const body = toCopy();
-  if (body) copyText(make(body), `as ${name}`);
-}
-
-// ---- The server
-
-function modelName() { return $("name").value || $("model").dataset.name || ""; }
-
-async function loadModels() {
-  if (!$("key-field").hidden && !$("key").value) return;
-  const response = await fetch(address("v1/models"), { headers: headers() });
-  if (!response.ok) { fail(await errorOf(response)); return; }
-  unfail();
-  const { data } = await response.json();
-  $("name").replaceChildren(...data.map(({ id }) => element("option", { value: id, textContent: id })));
-  $("name-field").hidden = data.length < 2;
-  $("model").dataset.name = data[0].id;
-  longest = data[0].max_model_len;
-  $("model").textContent = `${data[0].id}, up to ${longest.toLocaleString("en")} tokens`;
-  drawParameters();
-}
-
-let nextCheck = null;
-async function checkReady() {
-  clearTimeout(nextCheck);
-  let state = "unreachable";
-  try { state = (await fetch(address("ready"))).ok ? "ready" : "starting"; } catch { /* Not reachable. */ }
-  $("state").className = state;
-  $("state").textContent = state === "unreachable" ? "not reachable" : state;
-  if (state !== "ready") nextCheck = setTimeout(checkReady, 2000);
-}
+// ---- The page
 
 function changeMode() {
   const isChat = mode() === "chat";
