@@ -50,7 +50,7 @@ from runner.api.openai.requests import (
     num_prompts,
     num_texts,
 )
-from runner.api.page.response import page_response
+from runner.api.page.response import page_routes
 from runner.api.responses import order as responses_order
 from runner.api.responses.answers import InputTokens as ResponseInputTokens
 from runner.api.responses.bodies import ResponsesBody
@@ -117,7 +117,7 @@ class API:
             Route("/ready", self.ready),
             Route("/metrics", self.metrics),
             Route("/openapi.json", _json(make_document(self._served)), methods=["GET"]),
-            Route("/", page_response(), methods=["GET"]),
+            *page_routes(),
         ]
 
     async def chat_completions(self, request: Request) -> Response:

@@ -1,11 +1,14 @@
 "use strict";
 // The turns of a conversation: what is shown of each, its figures, and what can be done with it.
 
-const REASONS = { stop: "the text is complete", length: "the limit of tokens is reached",
-  tool_calls: "the model calls tools" };
+const ENDS = { stop: "Done", length: "Stopped at the token limit", tool_calls: "Done: the model called a tool" };
+// Why an answer is not complete.
+const CUTS = { length: "The answer was cut off at the token limit.", stopped: "You stopped the answer.",
+  lost: "The answer was cut off before its end." };
 const LEAST_PAUSE_MS = 16;
 const SHARE = 4;          // After drawing, the page waits SHARE times as long, so that the stream goes on.
 let turns = [];           // All that are shown.
+let answering = null;     // The answer that is streaming.
 
 function time(ms) { return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(2)} s`; }
 
@@ -26,6 +29,7 @@ class Turn {
     this.setText(text);
   }
   get message() { return { role: this.role, content: this.text }; }
+  get state() { return { role: this.role, text: this.text }; }
   setText(text) {
     this.text = text;
     this.body.replaceChildren(element("p"));
@@ -59,7 +63,7 @@ class Question extends Turn {
   constructor(text, isChat) {
     super("user", isChat ? "You" : "Prompt", text);
     if (isChat) {
-      this.actions.append(button("Edit", "Change this and send it again; what follows is removed",
+      this.actions.append(button("Edit", "Edit and send again. The turns below are removed",
         () => this.edit(changed => ask(changed, this), "Send")));
     }
   }
@@ -68,24 +72,33 @@ class Question extends Turn {
 class Answer extends Turn {
   constructor(isChat) {
     super("assistant", isChat ? "Model" : "Completion", "");
-    this.figures = {};
     this.calls = [];
     this.isChat = isChat;
     this.setText("");
-    const list = element("dl");
-    for (const [name, title] of [["first", "first token"], ["rate", "tokens/s"], ["tokens", "tokens"],
-      ["prompt-tokens", "prompt tokens"], ["duration", "in all"]]) {
-      this.figures[name] = element("dd", { className: name, textContent: "–" });
-      list.append(element("div", { className: name + "-box" }, this.figures[name], element("dt", { textContent: title })));
-    }
-    this.foot.prepend(list);
+    this.figures = element("p", { className: "figures" });
+    this.foot.prepend(this.figures);
     this.actions.append(
       button("Copy", "Copy the text as the model wrote it", () => copyText(this.text || JSON.stringify(this.message.tool_calls ?? [], null, 2), "the answer")),
-      button("Regenerate", "Ask for this again; what follows is removed", () => again(this)));
+      button("Regenerate", "Ask again. The turns below are removed", () => again(this)));
     if (isChat) {
-      this.actions.append(button("Edit", "Change what the model is taken to have said",
-        () => this.edit(changed => this.setText(changed), "Save")));
+      this.actions.append(button("Edit", "Edit this answer. The chat goes on from your version",
+        () => this.edit(changed => { this.setText(changed); this.setCut(null); save(); }, "Save")));
     }
+  }
+  // The answer of a stored chat.
+  static from({ text, reasoning, calls, counts, cutBy }, isChat) {
+    const answer = new Answer(isChat);
+    answer.add({ reasoning, tool_calls: calls, content: text });
+    if (answer.reasoning) answer.reasoning.open = false;
+    answer.finish();
+    answer.count(counts);
+    answer.setCut(cutBy);
+    return answer;
+  }
+  get state() {
+    const calls = this.calls.map(({ index, id, name, given }) => ({ index, id, function: { name, arguments: given } }));
+    return { role: this.role, text: this.text, reasoning: this.thoughts?.parent.textContent, calls,
+      counts: this.counts, cutBy: this.cutBy ?? (this === answering ? "stopped" : null) };
   }
   get isEmpty() { return !this.text && !this.reasoning && !this.calls.length; }
   get message() {
@@ -97,6 +110,24 @@ class Answer extends Turn {
     this.body.replaceChildren();
     this.writer = this.isChat ? new Markdown(this.body) : new PlainText(this.body);
     if (text) { this.add({ content: text }); this.finish(); }
+  }
+  // Tells that the answer is not complete, and offers to go on or to begin again.
+  setCut(why) {
+    this.cutBy = why;
+    this.note?.remove();
+    if (!why) return;
+    this.note = element("div", { className: "cut" }, element("span", { textContent: CUTS[why] }));
+    if (this.text && !this.calls.length) this.note.append(button("Continue", "Let the model go on", () => goOn(this)));
+    this.note.append(button("Regenerate", "Ask again. The turns below are removed", () => again(this)));
+    this.foot.before(this.note);
+  }
+  // Goes on with the text that is there.
+  resume() {
+    this.setCut(null);
+    const { text } = this;
+    this.setText("");
+    this.add({ content: text });
+    this.writer.draw?.(false);
   }
   // What an event brought.
   add({ content, reasoning_content, reasoning, tool_calls }) {
@@ -154,13 +185,18 @@ class Answer extends Turn {
     keepEndInSight();
   }
   show() {
-    const { meter } = this;
-    if (!meter) return;
-    const { first, start } = meter, got = first !== null;
-    const texts = { first: got ? time(first - start) : "–", tokens: meter.tokens ?? "–",
-      rate: got && meter.rate ? meter.rate.toFixed(1) : "–", "prompt-tokens": meter.prompt ?? "–",
-      duration: got ? time(meter.last - start) : "–" };
-    for (const [name, text] of Object.entries(texts)) this.figures[name].textContent = text;
+    if (this.meter?.first) this.count(this.meter.counts);
+  }
+  // One line: what the answer took.
+  count(counts) {
+    this.counts = counts;
+    if (!counts) return;
+    const { tokens, rate, first, duration, prompt } = counts;
+    const figure = (name, value, before, after) => value &&
+      element("span", {}, before, element("span", { className: name, textContent: value }), after);
+    this.figures.replaceChildren(...[figure("tokens", tokens, "", tokens === 1 ? " token" : " tokens"),
+      figure("rate", rate && rate.toFixed(1), "", " tokens/s"), figure("first", time(first), "first token after ", ""),
+      figure("duration", time(duration), "", " in all"), figure("prompt-tokens", prompt, "", " prompt tokens")].filter(Boolean));
   }
 }
 
@@ -179,6 +215,10 @@ class Meter {
   }
   // From the first token on: without the time of the queue and the prompt.
   get rate() { return this.last > this.first ? (this.tokens - this.atFirst) * 1000 / (this.last - this.first) : 0; }
+  get counts() {
+    return { tokens: this.tokens, prompt: this.prompt, rate: this.rate, first: this.first - this.start,
+      duration: this.last - this.start };
+  }
 }
 
 let follows = true;   // Scroll to new text: until the user scrolls up.

@@ -25,7 +25,7 @@ async function copyText(text, name) {
 function toCopy() {
   unfail();
   const text = $("prompt").value;
-  const body = api && (text || !latest ? makeBody(text) : latest);
+  const body = api && (text || !latest ? makeBody(mode() === "chat" ? turns : [], text) : latest);
   return body && { ...body, stream: true };
 }
 

@@ -9,6 +9,8 @@ const LINES = 500;
 const DEPTH = 6;
 const CHUNK = 1 << 12;    // Long text is laid out in chunks of whole lines. This is about the size of one, in characters.
 const LONG_CHUNK = 1 << 15;
+const COLOURED = 1 << 14;    // Code up to so many characters is highlighted, again at each draw.
+const FORMULA_LINES = 50;    // The longest formula that is displayed.
 
 const FENCE = /^( {0,3})(`{3,}|~{3,})[ \t]*([\w+#.-]*)/;
 const HEADING = /^ {0,3}(#{1,6})[ \t]+(?=\S)(.*)$/;
@@ -16,12 +18,16 @@ const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^([ \t]*)([-*+]|\d{1,9}[.)])(?:[ \t]+|$)/;
 const CELL_RULE = /^:?-+:?$/;
-// An escape, backticks, marks of emphasis, a link or an image, an address, a line break.
+const FORMULA = /^ {0,3}(?:\$\$|\\\[)/;
+// A dollar may be a price: what is between two is a formula only if it looks like one.
+const IN_DOLLARS = /[\\^_{}=<>+*]|^\p{L}$/u;
+// Formulas, an escape, backticks, marks of emphasis, a link or an image, an address, a line break.
 const INLINE = new RegExp([
+  /\\\(([^]{1,500}?)\\\)/, /\\\[([^]{1,500}?)\\\]/, /\$\$([^$]{1,500})\$\$/, /\$(?![\s$])([^$\n]{1,300})(?<!\s)\$(?![\p{L}\d])/,
   /\\([!-/:-@[-`{-~])/, /(`+)/, /(\*+|_+|~~)/,
   /!?\[([^[\]\n]*)\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)(?:[ \t]+"[^"\n]*")?\)/,
   /<(https?:\/\/[^\s<>]*)>/, /(https?:\/\/[^\s<>`|\]]*)/, /<br[ \t]*\/?>/,
-].map(each => each.source).join("|"), "gi");
+].map(each => each.source).join("|"), "giu");
 
 function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -50,16 +56,46 @@ class PlainText {
 
 class CodeBlock {
   constructor(language, fence, indent) {
-    Object.assign(this, { fence, indent });
-    const code = element("code");
+    Object.assign(this, { language, fence, indent, source: "" });
+    this.code = element("code");
     const copy = element("button", { type: "button", className: "small", textContent: "Copy" });
-    copy.addEventListener("click", () => copyText(code.textContent, "the code"));
-    this.text = new PlainText(code);
+    copy.addEventListener("click", () => copyText(this.code.textContent, "the code"));
+    this.text = new PlainText(this.code);
     this.node = element("div", { className: "code" },
       element("div", { className: "bar" }, element("span", { textContent: language }), copy),
-      element("pre", { tabIndex: 0 }, code));
+      element("pre", { tabIndex: 0 }, this.code));
   }
-  push(text) { this.text.push(text); return this; }
+  push(text) {
+    this.source += text;
+    this.text.push(text);
+    return this;
+  }
+  // Colours what has come so far. Returns the block.
+  colour() {
+    const { hljs } = globalThis;
+    if (this.source.length > COLOURED || !hljs?.getLanguage(this.language)) return this;
+    // NOTE: the library's result is HTML, which the page never parses; its tree is what lowlight uses too.
+    const { root } = hljs.highlight(this.source, { language: this.language, ignoreIllegals: true })._emitter;
+    this.code.replaceChildren(...colouredNodes(root));
+    this.text = new PlainText(this.code);
+    return this;
+  }
+}
+
+function colouredNodes({ children }) {
+  return children.map(child => typeof child === "string" ? child
+    : element("span", { className: `hljs-${(child.scope ?? "").split(".")[0]}` }, ...colouredNodes(child)));
+}
+
+// A formula in TeX as MathML. What can't be read stays as it was written.
+function formula(source, written, isDisplayed) {
+  const made = element("span", { className: isDisplayed ? "formula displayed" : "formula" });
+  try {
+    temml.render(source, made, { displayMode: isDisplayed, throwOnError: true, maxExpand: 200, maxSize: [20, 500] });
+  } catch {
+    return document.createTextNode(written);
+  }
+  return made;
 }
 
 // ---- Blocks
@@ -116,7 +152,7 @@ function blockAt(lines, at, depth, isOpen) {
     while (end < lines.length && !closes(lines[end], fence)) end++;
     const content = lines.slice(at + 1, end).map(each => dedented(each, indent.length));
     const code = new CodeBlock(language, fence, indent.length);
-    return { code, end: Math.min(end + 1, lines.length), draw: () => code.push(content.join("\n")).node };
+    return { code, end: Math.min(end + 1, lines.length), draw: () => code.push(content.join("\n")).colour().node };
   }
   if ((found = HEADING.exec(line))) {
     return { end, draw: () => inline(element("h" + Math.min(found[1].length + 2, 6)), found[2], isOpen) };
@@ -130,6 +166,18 @@ function blockAt(lines, at, depth, isOpen) {
   if (depth < DEPTH && (found = ITEM.exec(line))) {
     end = endOfItem(lines, at, widthOf(line));
     return { end, draw: () => item(lines.slice(at, end), found, depth, isOpen) };
+  }
+  if (FORMULA.test(line)) {
+    const closer = line.trimStart().startsWith("$$") ? "$$" : "\\]", most = Math.min(lines.length, at + FORMULA_LINES);
+    const isClosed = (text, from) => text.trimEnd().endsWith(closer) && text.trim().length >= from;
+    for (end = at; end < most; end++) {
+      if (!isClosed(lines[end], end === at ? 5 : 2)) continue;
+      const written = lines.slice(at, ++end).join("\n").trim();
+      return { end, draw: () => element("p", {}, formula(written.slice(2, -2), written, true)) };
+    }
+    // Not complete yet, or none.
+    if (end === lines.length) return { end, draw: () => inline(element("p"), lines.slice(at).join("\n"), isOpen) };
+    end = at + 1;
   }
   if (isTable(lines, at)) {
     end++;
@@ -267,9 +315,16 @@ function inline(parent, text, isOpen, isInLink = false) {
   INLINE.lastIndex = 0;
   while ((found = INLINE.exec(text))) {
     let end = INLINE.lastIndex;
-    const [all, escaped, ticks, marks, label, target, bracketed, bare] = found;
+    const [all, round, square, dollars, dollar, escaped, ticks, marks, label, target, bracketed, bare] = found;
     sentence.write(text.slice(at, found.index));
-    if (escaped) sentence.write(escaped);
+    if (round ?? square ?? dollars) sentence.add(formula(round ?? square ?? dollars, all, round === undefined));
+    else if (dollar) {
+      if (IN_DOLLARS.test(dollar)) sentence.add(formula(dollar, all, false));
+      else {
+        sentence.write("$");
+        end = found.index + 1;
+      }
+    } else if (escaped) sentence.write(escaped);
     else if (ticks) {
       let close = endOfCode(text, end, ticks.length, missing);
       if (close < 0 && isOpen && ticks.length < 3) close = text.length;
@@ -323,6 +378,7 @@ class Markdown {
     const left = lines.slice(used);
     const length = lines.slice(0, used).reduce((sum, line) => sum + line.length + 1, 0);
     this.rest = this.rest.slice(Math.min(length, SLICE));
+    this.code?.colour();
     if (isWhole && !isLast) this.drawTail(left);
     return !isWhole;
   }
@@ -335,7 +391,10 @@ class Markdown {
       const line = lines[at];
       if (at === last && !isEnd) break;
       if (this.code) {
-        if (closes(line, this.code.fence)) this.code = null;
+        if (closes(line, this.code.fence)) {
+          this.code.colour();
+          this.code = null;
+        }
         else this.code.push(dedented(line, this.code.indent) + (at < last ? "\n" : ""));
         at++;
       } else if (isBlank(line)) at++;
@@ -357,7 +416,7 @@ class Markdown {
   drawTail(lines) {
     if (this.code) {
       const text = document.createTextNode(/^\s*[`~]*$/.test(lines[0]) ? "" : lines[0]);
-      this.code.text.parent.append(text);
+      this.code.code.append(text);
       this.tail.push(text);
       return;
     }

@@ -2,10 +2,11 @@
 // Requests, and what happens on the page.
 
 const EXAMPLES = {
-  chat: ["Explain in three sentences what a GPU does.", "Write a Python function that tests for palindromes.",
-    "Compare three planets in a table.", "Translate into French: Where is the station?"],
+  chat: ["What is the capital of France?", "Give me three names for a black cat.",
+    "Write a short poem about the sea.", "Write a Python function that reverses a string."],
   text: ["The capital of France is", "def fibonacci(n):", "Once upon a time"],
 };
+const CLOCK_MS = 100;
 
 const $ = id => document.getElementById(id);
 let running = null;   // The AbortController of the running request.
@@ -17,14 +18,16 @@ function say(text) { $("status").textContent = text; }
 
 // ---- A request
 
-function makeBody(text) {
+// Asks for what follows these turns and this text of the user, if there is one.
+function makeBody(before, text) {
   const given = parameters();
   if (!given) return null;
   const model = $("name-field").hidden ? {} : { model: $("name").value };
   if (mode() === "text") return { ...model, prompt: text, ...given };
   const system = $("system").value ? [{ role: "system", content: $("system").value }] : [];
-  const before = turns.map(each => each.message);
-  return { ...model, messages: [...system, ...before, { role: "user", content: text }], ...given };
+  const messages = before.map(each => each.message);
+  if (text !== undefined) messages.push({ role: "user", content: text });
+  return { ...model, messages: [...system, ...messages], ...given };
 }
 
 function headers() {
@@ -37,11 +40,12 @@ async function* eventsOf(response) {
   let rest = "";
   for (;;) {
     const { done, value } = await reader.read();
-    if (done) throw { message: "The connection was closed before the text was complete." };
+    if (done) throw { message: "The connection was closed before the answer was complete." };
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     for (const event of events) {
-      const data = event.replace(/^data: /, "");
+      if (!event.startsWith("data: ")) continue;   // A comment keeps the connection alive.
+      const data = event.slice("data: ".length);
       if (data === "[DONE]") return;
       const parsed = JSON.parse(data);
       if (parsed.error) throw parsed.error;
@@ -67,7 +71,7 @@ async function stream(body, signal, answer) {
   let reason = null;
   for await (const { choices: [choice] = [], usage } of eventsOf(response)) {
     if (!choice) continue;
-    if (answer.meter.first === null) say("Streaming.");
+    if (answer.meter.first === null) say("Streaming");
     answer.meter.count(usage);
     answer.add(choice.delta ?? { content: choice.text });
     answer.draw();
@@ -88,7 +92,7 @@ function setRunning(controller) {
 
 // Sends the text of the prompt's field.
 async function send() {
-  if (running || !api) return;
+  if (running || !api || $("send").disabled) return;
   unfail();
   const text = $("prompt").value;
   if (!text) { say(""); fail({ message: "Write a prompt first.", param: "prompt" }); return; }
@@ -106,36 +110,64 @@ function again(answer) {
 async function ask(text, from) {
   if (running || !api) return false;
   unfail();
-  const isChat = mode() === "chat", removed = cut(from), body = makeBody(text);
+  const isChat = mode() === "chat", chat = turns, removed = cut(from), body = makeBody(turns, text);
   if (!body) { show(...removed); return false; }
-  if (NARROW.matches) openSettings(false);
-  latest = body;
   const question = new Question(text, isChat), answer = new Answer(isChat);
-  answer.meter = new Meter();
   show(question, answer);
   if (isChat && !from) $("prompt").value = "";
+  const isShown = await receive(body, answer), at = chat.indexOf(question);
+  if (!isShown && at >= 0) {
+    for (const each of chat.splice(at, Infinity, ...removed)) each.element.remove();
+    if (chat === turns) showChat(mode());
+  }
+  save();
+  return isShown;
+}
+
+// Lets the model go on with an answer that was cut off.
+async function goOn(answer) {
+  if (running || !api) return;
+  unfail();
+  const end = turns.indexOf(answer) + 1, why = answer.cutBy;
+  const body = answer.isChat ? makeBody(turns.slice(0, end)) : makeBody([], turns[end - 2].text + answer.text);
+  if (!body) return;
+  if (answer.isChat) Object.assign(body, { add_generation_prompt: false, continue_final_message: true });
+  cut(turns[end]);
+  answer.resume();
+  if (!await receive(body, answer)) answer.setCut(why);
+  save();
+}
+
+// Streams an answer into its turn. Returns whether anything came.
+async function receive(body, answer) {
+  if (NARROW.matches) openSettings(false);
+  latest = body;
+  const before = answer.text.length;
+  answer.meter = new Meter();
+  answering = answer;
   answer.element.setAttribute("aria-busy", "true");
   setRunning(new AbortController());
-  say("Waiting for the first token.");
+  say("Waiting for the first token");
+  const clock = setInterval(() => { $("clock").textContent = time(performance.now() - answer.meter.start); }, CLOCK_MS);
   let reason = null, error = null;
   try { reason = await stream(body, running.signal, answer); } catch (caught) { error = caught; }
+  clearInterval(clock);
+  $("clock").textContent = "";
   await answer.finish();
   answer.show();
   answer.element.removeAttribute("aria-busy");
-  const isShown = !answer.isEmpty || Boolean(reason);
-  if (!isShown && answer.element.isConnected) {
-    cut(question);
-    show(...removed);
-  }
+  answering = null;
   setRunning(null);
-  if (!error) say(`Done: ${REASONS[reason] ?? reason}, after ${time(answer.meter.last - answer.meter.start)}.`);
-  else if (error.name === "AbortError") say("Stopped.");
+  const isStopped = error?.name === "AbortError";
+  if (!error) say(`${ENDS[reason] ?? reason}, ${time(answer.meter.last - answer.meter.start)}`);
+  else if (isStopped) say("Stopped");
   else {
     say("");
     fail(error instanceof Error ? { message: `The server can't be reached (${error.message}).` } : error);
     checkReady();
   }
-  return isShown;
+  answer.setCut(error ? isStopped ? "stopped" : "lost" : reason in CUTS ? reason : null);
+  return answer.text.length > before || !answer.isEmpty && !before || Boolean(reason);
 }
 
 // ---- The page
@@ -144,31 +176,38 @@ function changeMode() {
   const isChat = mode() === "chat";
   $("system-field").hidden = !isChat;
   $("prompt-label").textContent = isChat ? "Message" : "Prompt";
-  $("prompt").placeholder = isChat ? "Write a message" : "Write the begin of a text";
+  $("prompt").placeholder = isChat ? "Write a message" : "Write the beginning of a text";
   $("clear").textContent = isChat ? "New chat" : "Clear";
   $("examples").replaceChildren(...EXAMPLES[mode()].map(text => element("button", { type: "button", textContent: text })));
   running?.abort();
-  cut(turns[0]);
+  showChat(mode());
   drawParameters();
 }
 
-async function start() {
-  openSettings(!NARROW.matches);
-  $("base").textContent = address("v1").href;
-  checkReady();
-  try {
-    api = await (await fetch(address("openapi.json"))).json();
-    const chat = api.paths["/" + PATHS.chat], texts = api.paths["/" + PATHS.text];
-    if (!texts) return fail({ message: "This model makes embeddings: send its inputs to v1/embeddings." });
-    $("mode-field").hidden = !chat;
-    $(chat ? "mode-chat" : "mode-text").checked = true;
-    $("key-field").hidden = !texts.post.security;
-    if (texts.post.security && NARROW.matches) openSettings(true);
-    changeMode();
-    await loadModels();
-  } catch (error) {
-    fail({ message: `The server can't be reached (${error.message}); load the page again.` });
+// Asks the server for its endpoints and models. If it can't be reached, the banner tells, and this is done again.
+async function load() {
+  if (!api) {
+    const response = await tryFetch("openapi.json");
+    if (!response?.ok) return;
+    describe(await response.json());
   }
+  await loadModels();
+}
+
+function describe(document) {
+  const chat = document.paths["/" + PATHS.chat], texts = document.paths["/" + PATHS.text];
+  api = document;
+  if (!texts) {
+    $("send").disabled = true;
+    fail({ message: "This model makes embeddings. Send its inputs to v1/embeddings." });
+    return;
+  }
+  const last = restore();
+  $("mode-field").hidden = !chat;
+  $(chat && last !== "text" ? "mode-chat" : "mode-text").checked = true;
+  $("key-field").hidden = !texts.post.security;
+  if (texts.post.security && NARROW.matches) openSettings(true);
+  changeMode();
 }
 
 $("ask").addEventListener("submit", event => { event.preventDefault(); send(); });
@@ -182,6 +221,7 @@ $("examples").addEventListener("click", ({ target }) => {
 $("clear").addEventListener("click", () => {
   running?.abort();
   cut(turns[0]);
+  save();
   unfail();
   say("");
   $("prompt").value = "";
@@ -191,9 +231,9 @@ $("curl").addEventListener("click", () => copy(asCurl, "curl"));
 $("python").addEventListener("click", () => copy(asPython, "Python"));
 $("toggle").addEventListener("click", () => openSettings($("settings").hidden));
 // A browser that keeps the page for the way back would go on reading.
-addEventListener("pagehide", () => running?.abort());
+addEventListener("pagehide", () => { save(); running?.abort(); });
 NARROW.addEventListener("change", () => openSettings(!NARROW.matches));
-$("key").addEventListener("change", () => loadModels().catch(checkReady));
+$("key").addEventListener("change", load);
 $("mode-field").addEventListener("change", changeMode);
 $("settings").addEventListener("input", ({ target }) => { if (target.dataset.kind) drafts[target.name] = target.value; });
 document.addEventListener("keydown", event => {
@@ -207,4 +247,6 @@ document.addEventListener("keydown", event => {
     send();
   }
 });
-start();
+openSettings(!NARROW.matches);
+$("base").textContent = address("v1").href;
+checkReady();

@@ -4,7 +4,18 @@
 // Fields without a control: this page sends them itself, can't show their result, or they have no effect.
 const OURS = new Set(["prompt", "messages", "model", "stream", "stream_options", "n", "logprobs", "top_logprobs",
   "user", "metadata", "modalities", "store", "service_tier", "prompt_cache_key", "safety_identifier", "verbosity"]);
-const MAIN = ["max_tokens", "temperature", "top_p"];    // With a slider. The others are below.
+const MAIN = ["max_tokens", "temperature", "top_p"];    // With a slider. The others are below, in groups.
+const GROUPS = {
+  "Sampling": ["top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"],
+  "Length and stops": ["max_completion_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "echo"],
+  "Reasoning": ["reasoning_effort", "thinking_token_budget", "include_reasoning"],
+  "Tools": ["tools", "tool_choice", "parallel_tool_calls"],
+  "Output format": ["response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar", "skip_special_tokens"],
+  "Prompt template": ["chat_template_kwargs", "documents", "add_generation_prompt", "continue_final_message"],
+  "Scheduling": ["priority", "max_queue_ms", "cache_salt"],
+};
+const OTHERS = "Others";    // Fields that no group names.
 const PATHS = { chat: "v1/chat/completions", text: "v1/completions" };
 const NARROW = matchMedia("(max-width: 50rem)");
 let api = null;       // The OpenAPI document.
@@ -94,8 +105,15 @@ function drawParameters() {
   const main = MAIN.filter(name => boxes.has(name));
   $("parameters").replaceChildren(...main.map(name => boxes.get(name)));
   for (const name of main) boxes.delete(name);
-  $("more").replaceChildren(...boxes.values());
-  $("more-box").hidden = !boxes.size;
+  const isOpen = new Set([...$("more").children].filter(each => each.open).map(each => each.dataset.group));
+  $("more").replaceChildren(...Object.entries({ ...GROUPS, [OTHERS]: [...boxes.keys()] }).map(([title, names]) => {
+    const shown = names.filter(name => boxes.has(name)), fields = shown.map(name => boxes.get(name));
+    for (const name of shown) boxes.delete(name);
+    const group = element("details", { open: isOpen.has(title), hidden: !shown.length },
+      element("summary", { textContent: title }), ...fields);
+    group.dataset.group = title;
+    return group;
+  }));
 }
 
 function unescapeLine(line) {
@@ -153,7 +171,8 @@ function fail({ code, message, param }) {
   const box = field?.closest(".field");
   if (box) {
     openSettings(true);
-    if (box.closest("details")) $("more-box").open = true;
+    const group = box.closest("details");
+    if (group) group.open = true;
     box.append(error);
   }
   error.hidden = false;

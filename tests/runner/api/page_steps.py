@@ -13,7 +13,8 @@ needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium (Debian: apt-get install chromium; CI installs it)"
 )
 IS_READY = "api && document.querySelector('#parameters input') && $('state').className === 'ready'"
-IS_DONE = "!running && $('status').textContent.startsWith('Done')"
+IS_DONE = "!running && /^(Done|Stopped at)/.test($('status').textContent)"
+OPEN_GROUPS = "for (const group of $('more').children) group.open = true"
 
 
 def answer_with(page: Page, *deltas: dict[str, Any], reason: str | None = "stop") -> None:

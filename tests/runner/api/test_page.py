@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS
 from tests.runner.api.apis import API
 from tests.runner.api.browser import Browser, Page
-from tests.runner.api.page_steps import IS_DONE, IS_READY, needs_chromium
+from tests.runner.api.page_steps import IS_DONE, IS_READY, OPEN_GROUPS, needs_chromium
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import DEADLINE_S
 
@@ -81,7 +82,7 @@ def test_stopping_frees_the_slot(page: Page, api: API, by: str) -> None:
         page.call("Page.navigate", url="about:blank")
     api.counters.wait_for_cancelled(before + 1)
     if by != "leaving":
-        page.wait("!running && $('status').textContent === 'Stopped.'")
+        page.wait("!running && $('status').textContent === 'Stopped'")
         assert page.text(".assistant .text")
 
 
@@ -111,7 +112,7 @@ def test_an_error_in_a_stream_ends_it_as_one(page: Page, api: API) -> None:
     event = {"choices": [{"index": 0, "delta": {"content": "Half"}, "finish_reason": None}]}
     for last, shown in (
         ('{"error": {"code": "E2107", "message": "It died."}}', "E2107: It died."),
-        ("", "closed before the text was complete"),
+        ("", "closed before the answer was complete"),
     ):
         text = f"data: {json.dumps(event)}\n\n" + (f"data: {last}\n\n" if last else "")
         page.run(f"window.fetch = async () => new Response({json.dumps(text)}), 0")
@@ -183,7 +184,7 @@ def test_a_narrow_screen_has_no_horizontal_scroll(page: Page, width: int) -> Non
     is_within = "document.documentElement.scrollWidth <= innerWidth"
     assert page.run(is_within)
     page.click("#toggle")
-    page.run("$('more-box').open = true")
+    page.run(OPEN_GROUPS)
     assert page.run(is_within)
     assert page.run("$('settings').scrollWidth <= $('settings').clientWidth")
 
@@ -257,9 +258,37 @@ def test_the_page_is_one_file_with_headers_that_keep_it_here(api: API) -> None:
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert "http" not in policy
-    assert len(answer.content) < 60_000
-    for word in ('<link rel="stylesheet', 'src="', "innerHTML", "@import", "https://"):
+    assert len(answer.content) < 80_000
+    for word in ('<link rel="stylesheet', "innerHTML", "@import", "https://"):
         assert word not in answer.text
+    libraries = re.findall(r'src="(.*?)"', answer.text)
+    assert libraries == ["vendor/highlight.min.js", "vendor/temml.min.js"]
+    answers = [httpx.get(f"{api.url}/{library}", timeout=DEADLINE_S) for library in libraries]
+    assert {each.headers["content-type"] for each in answers} == {"text/javascript; charset=utf-8"}
+    assert sum(len(each.content) for each in answers) < 400_000
+
+
+@needs_chromium
+def test_the_banner_and_the_state_follow_the_server(page: Page) -> None:
+    """The network is taken away in the page: the server of this module has to stay."""
+    page.run(
+        "window.network = fetch, window.fetch = async () => { throw new TypeError('gone'); }, checkReady(), 0"
+    )
+    page.wait("!$('banner').hidden && $('state').className === 'unreachable'")
+    page.run("window.fetch = async () => new Response('{}', { status: 503 }), checkReady(), 0")
+    page.wait("$('banner').textContent.includes('starting') && $('state').textContent === 'starting'")
+    page.run("window.fetch = network, 0")
+    page.wait("$('banner').hidden && $('state').className === 'ready'")
+
+
+@needs_chromium
+def test_a_clock_runs_while_an_answer_is_awaited(page: Page) -> None:
+    page.run("window.fetch = () => new Promise(() => {}), 0")
+    page.type("Earth")
+    page.press("Enter")
+    seen = page.wait("$('clock').textContent")
+    page.wait(f"$('clock').textContent !== {json.dumps(seen)}")
+    assert page.text("#status") == "Waiting for the first token"
 
 
 def test_usage_so_far_is_in_every_event_where_it_is_asked_for(api: API) -> None:

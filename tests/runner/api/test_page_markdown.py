@@ -40,7 +40,9 @@ TABLE = (
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     browser = Browser(tmp_path_factory.mktemp("chromium"))
-    page = browser.open("about:blank")
+    page = browser.open("data:text/html,<!doctype html>")  # Temml refuses quirks mode.
+    for library in sorted(SCRIPT.parent.glob("vendor/*.js")):
+        page.run(library.read_text() + ";0")
     page.run(SCRIPT.read_text().replace('"use strict";', "") + PIECES)
     yield page
     browser.close()
@@ -74,7 +76,10 @@ def html(page: Page, *pieces: str) -> str:
         ("- [x] a\n- [ ] b", "<ul><li><p>☑ a</p></li><li><p>☐ b</p></li></ul>"),
         ("> a\n> > b", "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote>"),
         ("a\n\n---\n\nb", "<p>a</p><hr><p>b</p>"),
-        ("```py\nif a:\n\tb\n```\nc", '<div class="code"><pre><code>if a:\n\tb\n</code></pre></div><p>c</p>'),
+        (
+            "```text\nif a:\n\tb\n```\nc",
+            '<div class="code"><pre><code>if a:\n\tb\n</code></pre></div><p>c</p>',
+        ),
         (
             "- a\n  ~~~\n  b\n    c\n  ~~~",
             '<ul><li><p>a</p><div class="code"><pre><code>b\n  c</code></pre></div></li></ul>',
@@ -224,3 +229,42 @@ def test_hostile_text_is_drawn_in_slices_of_bounded_work(page: Page, name: str) 
     assert longest_ms < 5000
     assert depth < 40
     assert characters <= len(HOSTILE[name].encode("utf-16-le")) / 2 + 10_000
+
+
+def test_code_is_coloured_and_stays_as_it_was(page: Page) -> None:
+    code = "def f(x):\n    return '<b>' + x  # why\n"
+    shown = html(page, "```python\ndef f(", "x):\n    return '<b>'", " + x  # why\n```\n")
+    assert '<span class="hljs-keyword">def ' in shown
+    assert "<span class=\"hljs-string\">'&lt;b&gt;'</span>" in shown
+    assert (
+        page.run(
+            f"shown([{json.dumps(f'```python{chr(10)}{code}```')}]).root.querySelector('code').textContent"
+        )
+        == code
+    )
+    assert "hljs" not in html(page, "```nolanguage\ndef f\n```")
+    assert "hljs" not in html(page, "```python\n" + "def f\n" * 4000 + "```"), "too long"
+
+
+@pytest.mark.parametrize(
+    ("markdown", "displayed"),
+    [
+        (r"a \(x^2\) b", [False]),
+        ("$x_1$, $y$ and $a = b$", [False, False, False]),
+        ("$$\nx = \\frac{1}{2}\n- y\n$$", [True]),
+        (r"\[ a", []),
+        ("a\n\n\\[\n\\begin{aligned} a &= b \\\\ c &= d \\end{aligned}\n\\]\n\nb", [True]),
+        ("from $5 to $10, or $6, not 7$", []),
+        ("$HOME and $PATH, $A/$B", []),
+        ("`$x^2$`", []),
+        (r"$\nosuch{x$", []),
+        (r"$\def\a{\a\a}\a$", []),
+    ],
+)
+def test_formulas_are_shown_and_prices_are_none(page: Page, markdown: str, displayed: list[bool]) -> None:
+    is_displayed = "each => each.getAttribute('display') === 'block'"
+    found = f"[[...root.querySelectorAll('math')].map({is_displayed}), root.textContent]"
+    formulas, text = page.run(f"(root => {found})(shown([{json.dumps(markdown)}]).root)")
+    assert formulas == displayed
+    if not displayed:
+        assert text == markdown.replace("`", "").removeprefix("\\")

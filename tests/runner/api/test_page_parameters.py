@@ -12,7 +12,7 @@ from runner.api.openai.bodies import ChatBody, CompletionBody
 from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS
 from tests.runner.api.apis import API
 from tests.runner.api.browser import Page
-from tests.runner.api.page_steps import needs_chromium
+from tests.runner.api.page_steps import OPEN_GROUPS, needs_chromium
 
 pytestmark = pytest.mark.servers
 
@@ -36,6 +36,9 @@ def test_parameters_are_those_that_the_server_publishes(page: Page, api: API) ->
     assert set(shown) == set(fields) - ours
     assert ours <= set(CompletionBody.__struct_fields__) | set(ChatBody.__struct_fields__)
     assert "logit_bias" not in shown, "the paced engine can't"
+    assert page.run("document.querySelectorAll(`[data-group=${OTHERS}] .field`).length") == 0, (
+        "name its group"
+    )
     assert page.run("$('field-top_p').max") == "1"
     assert page.run("$('field-top_p').placeholder") == "1"
     assert "0 to 1. Default: 1." in page.text("#about-top_p")
@@ -46,7 +49,7 @@ def test_parameters_are_those_that_the_server_publishes(page: Page, api: API) ->
 
 @needs_chromium
 def test_each_kind_of_parameter_is_sent_as_what_it_is(page: Page) -> None:
-    page.run("$('more-box').open = true")
+    page.run(OPEN_GROUPS)
     for name, text in {
         "stop": "a\nb\\n",
         "ignore_eos": "true",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.runner.api.alone import APIAlone
+from tests.runner.api.apis import API
 from tests.runner.api.browser import Browser, Page
 from tests.runner.api.page_steps import IS_DONE, IS_READY, answer_with, ask, needs_chromium
 from tests.runner.paced_engine import make_paced_model
@@ -66,6 +67,47 @@ def test_an_answer_is_copied_as_the_model_wrote_it(page: Page) -> None:
     page.click(".code .copy, .code button")
     page.wait("$('status').textContent === 'Copied the code.'")
     assert page.run("copied") == "if 1:\n\tc\n"
+
+
+@needs_chromium
+def test_chats_survive_a_reload_and_a_switch_of_the_endpoint(page: Page) -> None:
+    answer_with(page, {"reasoning_content": "Hm."}, {"content": "Said **so**."}, reason="length")
+    ask(page, "Earth")
+    shown = "$('log').innerText"
+    before = page.run(shown)
+    page.click("#mode-text")
+    assert page.run("turns.length") == 0
+    page.click("#mode-chat")
+    assert page.run(shown) == before
+    page.run("$('system').value = 'Be brief.', location.reload(), 0")
+    page.wait(f"document.readyState === 'complete' && {IS_READY} && turns.length === 2")
+    assert page.run(shown) == before
+    assert page.run("$('system').value") == "Be brief."
+    page.click("#clear")
+    page.run("location.reload(), 0")
+    page.wait(f"document.readyState === 'complete' && {IS_READY} && turns.length === 0")
+
+
+@needs_chromium
+@pytest.mark.parametrize("endpoint", ["chat", "text"])
+def test_an_answer_that_was_cut_off_says_so_and_goes_on(page: Page, api: API, endpoint: str) -> None:
+    page.click(f"#mode-{endpoint}")
+    page.run("$('field-max_tokens').value = '8'")
+    ask(page, "Earth")
+    first = page.text(".assistant .text")
+    assert page.text(".cut span") == "The answer was cut off at the token limit."
+    page.run("$('status').textContent = ''")
+    page.click(".cut .continue")
+    page.wait(IS_DONE)
+    assert page.run("turns.length") == 2
+    whole = page.text(".assistant .text")
+    assert whole.startswith(first)
+    assert len(whole) > len(first)
+    if endpoint == "text":
+        assert whole == api.model.expected_text("Earth", 8) + api.model.expected_text("Earth" + first, 8)
+    else:
+        assert page.run("latest.messages.at(-1).content") == first
+        assert page.run("latest.continue_final_message")
 
 
 @needs_chromium
@@ -130,7 +172,7 @@ def test_a_models_reasoning_and_calls_are_shown_as_they_are_streamed(
         assert page.text(".reasoning div") == "A city."
         assert page.text(".assistant .text") == "Let me see."
         assert page.text(".call") == 'Calls weather{"city": "Paris"}'
-        assert page.text("#status").startswith("Done: the model calls tools")
+        assert page.text("#status").startswith("Done: the model called a tool")
         ask(page, "And now?")
         assert page.run("latest.messages[1].tool_calls[0].id").startswith("call_")
         page.close()
@@ -162,5 +204,5 @@ def test_many_marks_neither_hang_the_page_nor_hold_up_its_stream(page: Page) -> 
     page.press("Enter")
     page.wait("sent > 30 && turns[1].text.length > 300_000")
     page.press("Escape")
-    page.wait("!running && $('status').textContent === 'Stopped.'")
+    page.wait("!running && $('status').textContent === 'Stopped'")
     assert page.run("turns[1].writer.rest") == "", "all is drawn"
