@@ -235,7 +235,7 @@ def test_code_is_coloured_and_stays_as_it_was(page: Page) -> None:
     code = "def f(x):\n    return '<b>' + x  # why\n"
     shown = html(page, "```python\ndef f(", "x):\n    return '<b>'", " + x  # why\n```\n")
     assert '<span class="hljs-keyword">def ' in shown
-    assert "<span class=\"hljs-string\">'&lt;b&gt;'</span>" in shown
+    assert "<span class=\"hljs-string\">'&lt;b&gt;'" in shown
     assert (
         page.run(
             f"shown([{json.dumps(f'```python{chr(10)}{code}```')}]).root.querySelector('code').textContent"
