@@ -236,14 +236,10 @@ def test_code_is_coloured_and_stays_as_it_was(page: Page) -> None:
     shown = html(page, "```python\ndef f(", "x):\n    return '<b>'", " + x  # why\n```\n")
     assert '<span class="hljs-keyword">def ' in shown
     assert "<span class=\"hljs-string\">'&lt;b&gt;'" in shown
-    assert (
-        page.run(
-            f"shown([{json.dumps(f'```python{chr(10)}{code}```')}]).root.querySelector('code').textContent"
-        )
-        == code
-    )
+    fenced = json.dumps(f"```python\n{code}```")
+    assert page.run(f"shown([{fenced}]).root.querySelector('code').textContent") == code
     assert "hljs" not in html(page, "```nolanguage\ndef f\n```")
-    assert "hljs" not in html(page, "```python\n" + "def f\n" * 4000 + "```"), "too long"
+    assert 0 < html(page, "```python\n" + "def f\n" * 4000 + "```").count("hljs-keyword") < 3000, "its begin"
 
 
 @pytest.mark.parametrize(
