@@ -105,7 +105,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             default=_DEFAULTS["top_p"],
         ),
         top_k: int | None = Input(
-            description="Sample from this many of the most likely tokens; 0 and -1 for all.",
+            description="Number of most likely tokens to sample from (0 or -1: no limit).",
             ge=-1,
             default=_DEFAULTS["top_k"],
         ),

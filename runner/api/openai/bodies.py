@@ -35,7 +35,7 @@ Pattern = Annotated[str, Meta(min_length=1)]
 Choices = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
 # NOTE: ``$`` alone also matches before a line break at the end.
 ToolName = Annotated[str, Meta(pattern=rf"^[a-zA-Z0-9_-]{{1,{MAX_TOOL_NAME}}}$(?!\n)")]
-Documents = Annotated[list[Object], Meta(description="For the chat template.")]
+Documents = Annotated[list[Object], Meta(description="Passed to the chat template.")]
 GenerationPrompt = Annotated[bool, Meta(description="Open an answer at the end of the prompt.")]
 Continues = Annotated[bool, Meta(description="Continue the last message.")]
 TemplateArguments = Annotated[Object, Meta(description="Variables of the chat template.")]
@@ -130,36 +130,74 @@ class SamplingBody(Body, kw_only=True):
     """The fields of all APIs that generate text."""
 
     model: Annotated[str, Meta(description="One of GET /v1/models.")] | None = None
-    min_tokens: Annotated[int, Meta(ge=0, le=MAX_INT32, description="Minimum of tokens.")] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_INT32, description="Minimum number of tokens.")] | None = (
+        None
+    )
     temperature: Temperature | None = None
-    top_p: Annotated[Share, Meta(description="Sample from the most likely, up to this sum.")] | None = None
-    top_k: Annotated[int, Meta(ge=-1, description="Sample from this many; 0 and -1: all.")] | None = None
-    min_p: Annotated[Share, Meta(description="Minimum, as a share of the highest.")] | None = None
-    presence_penalty: Annotated[Penalty, Meta(description="Above 0: fewer tokens used before.")] | None = None
-    frequency_penalty: Annotated[Penalty, Meta(description="Above 0: fewer tokens used often.")] | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0.01, description="Above 1: less repetition.")] | None = None
-    logit_bias: Annotated[Biases, Meta(description="By token id.")] | None = None
+    top_p: (
+        Annotated[
+            Share, Meta(description="Total probability of the tokens to sample from (nucleus sampling).")
+        ]
+        | None
+    ) = None
+    top_k: (
+        Annotated[
+            int, Meta(ge=-1, description="Number of most likely tokens to sample from (0 or -1: no limit).")
+        ]
+        | None
+    ) = None
+    min_p: (
+        Annotated[Share, Meta(description="Minimum probability, relative to the most likely token.")] | None
+    ) = None
+    presence_penalty: (
+        Annotated[Penalty, Meta(description="Values above 0 discourage tokens that were used before.")] | None
+    ) = None
+    frequency_penalty: (
+        Annotated[Penalty, Meta(description="Values above 0 discourage tokens in proportion to their use.")]
+        | None
+    ) = None
+    repetition_penalty: (
+        Annotated[float, Meta(ge=0.01, description="Values above 1 discourage repetition.")] | None
+    ) = None
+    logit_bias: Annotated[Biases, Meta(description="Added to the scores of these token ids.")] | None = None
     seed: Annotated[int, Meta(description="The same seed gives the same text.")] | None = None
-    ignore_eos: Annotated[bool, Meta(description="Continue to max_tokens.")] | None = None
-    skip_special_tokens: Annotated[bool, Meta(description="false: the text has them.")] | None = None
-    cache_salt: Annotated[Salt, Meta(description="Cached prefixes are shared by this.")] | None = None
-    priority: Annotated[Priority, Meta(description="Lower values begin earlier.")] | None = None
-    max_queue_ms: Annotated[Count, Meta(description="429 without a first token by then.")] | None = None
+    ignore_eos: (
+        Annotated[bool, Meta(description="Generate up to max_tokens, past the end of the text.")] | None
+    ) = None
+    skip_special_tokens: (
+        Annotated[bool, Meta(description="Set to false to keep special tokens in the text.")] | None
+    ) = None
+    cache_salt: (
+        Annotated[Salt, Meta(description="Cached prefixes are shared only by requests with the same value.")]
+        | None
+    ) = None
+    priority: Annotated[Priority, Meta(description="Requests with lower values start earlier.")] | None = None
+    max_queue_ms: (
+        Annotated[Count, Meta(description="Fail with 429 if there is no first token within this time.")]
+        | None
+    ) = None
     stream: bool | None = None
 
 
 class GenerationBody(SamplingBody, kw_only=True):
     """The fields of both completions and chat completions."""
 
-    max_tokens: Annotated[Count, Meta(description="Maximum number of tokens.")] | None = None
-    stop: Annotated[Stop | Stops, Meta(description="The text ends before these strings.")] | None = None
+    max_tokens: Annotated[Count, Meta(description="Maximum number of tokens to generate.")] | None = None
+    stop: (
+        Annotated[Stop | Stops, Meta(description="Strings that end the text. They are not part of it.")]
+        | None
+    ) = None
     response_format: Annotated[Format, Meta(description="text, json_object or json_schema.")] | None = None
-    structured_outputs: Annotated[StructuredOutputs, Meta(description="The guided fields.")] | None = None
+    structured_outputs: (
+        Annotated[StructuredOutputs, Meta(description="vLLM's name of the guided fields.")] | None
+    ) = None
     guided_json: Schema | None = None
-    guided_regex: Annotated[Pattern, Meta(description="The whole output matches it.")] | None = None
-    guided_choice: Annotated[Choices, Meta(description="The output is one of these.")] | None = None
-    guided_grammar: Annotated[Pattern, Meta(description="A GBNF grammar of the output.")] | None = None
-    n: Annotated[int, Meta(ge=1, le=128, description="Number of texts.")] | None = None
+    guided_regex: (
+        Annotated[Pattern, Meta(description="Regular expression that the whole output matches.")] | None
+    ) = None
+    guided_choice: Annotated[Choices, Meta(description="The output is one of these texts.")] | None = None
+    guided_grammar: Annotated[Pattern, Meta(description="GBNF grammar of the output.")] | None = None
+    n: Annotated[int, Meta(ge=1, le=128, description="Number of answers.")] | None = None
     stream_options: StreamOptions | None = None
     user: Annotated[str, Meta(description="No effect.")] | None = None
     metadata: Annotated[dict[str, str], Meta(max_length=_MAX_KEYS, description="No effect.")] | None = None
@@ -169,7 +207,7 @@ class CompletionBody(GenerationBody, kw_only=True):
     """POST /v1/completions"""
 
     prompt: Annotated[Prompt, Meta(description="A string, token ids, or a list of either.")]
-    echo: Annotated[bool, Meta(description="Begin the text with the prompt.")] | None = None
+    echo: Annotated[bool, Meta(description="Start the text with the prompt.")] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOG_PROBS)] | None = None
 
 
@@ -181,11 +219,15 @@ class ChatBody(GenerationBody, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOG_PROBS)] | None = None
     tools: Tools | None = None
-    tool_choice: Annotated[ToolChoice, Meta(description="Whether the answer calls tools.")] | None = None
-    parallel_tool_calls: Annotated[bool, Meta(description="false: one call at most.")] | None = None
-    reasoning_effort: Annotated[Effort, Meta(description="For the chat template.")] | None = None
+    tool_choice: (
+        Annotated[ToolChoice, Meta(description="Whether the model may or must call tools.")] | None
+    ) = None
+    parallel_tool_calls: Annotated[bool, Meta(description="Set to false for at most one call.")] | None = None
+    reasoning_effort: Annotated[Effort, Meta(description="Passed to the chat template.")] | None = None
     thinking_token_budget: Budget | None = None
-    include_reasoning: Annotated[bool, Meta(description="false: leave reasoning out.")] | None = None
+    include_reasoning: (
+        Annotated[bool, Meta(description="Set to false to leave the reasoning out.")] | None
+    ) = None
     documents: Documents | None = None
     add_generation_prompt: GenerationPrompt | None = None
     continue_final_message: Continues | None = None
@@ -207,7 +249,7 @@ class EmbeddingBody(Body, kw_only=True):
     encoding_format: Annotated[
         Literal["float", "base64"], Meta(description="base64: little-endian 32-bit floats.")
     ] = "float"
-    dimensions: Annotated[Count, Meta(description="Numbers of an embedding.")] | None = None
+    dimensions: Annotated[Count, Meta(description="Number of dimensions of an embedding.")] | None = None
     user: Annotated[str, Meta(description="No effect.")] | None = None
 
 
