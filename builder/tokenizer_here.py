@@ -25,7 +25,7 @@ _KIND = "paced"
 """The kind that needs no more than a tokenizer."""
 _END_IDS = "generation_config.json"
 _CONFIG = "config.json"
-TOKENIZER = "a model's folder, a Hugging Face model (owner/name, owner/name@revision) or an engine's folder"
+_TOKENIZER = "a model's folder, a Hugging Face model (owner/name, owner/name@revision) or an engine's folder"
 
 
 def tokenizer_here(named: str, *, report: Callable[[str], None], progress: Progress) -> Path:
@@ -85,7 +85,7 @@ def _source(named: str) -> ConfigFile | None:
         file = ConfigFile(checked_config(keys), hf_token=None, folder=path.absolute().parent, notes=())
     has_gguf = file is not None and file.config.gguf_file is not None
     if has_gguf or (file is None and not _is_engine(path)):
-        raise InvalidSetting(name="--tokenizer", expected=TOKENIZER, value=named)
+        raise InvalidSetting(name="--tokenizer", expected=_TOKENIZER, value=named)
     return file
 
 

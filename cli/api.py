@@ -1,16 +1,11 @@
-"""Serve the OpenAI-compatible API until Ctrl-C, in front of an external Triton with NVIDIA's tensorrt_llm
-backend. Triton gets token ids: chat templates, stop sequences and text are made here. Example:
-`cog-triton api --triton localhost:8001 --tokenizer Qwen/Qwen2.5-0.5B-Instruct`. Other settings are the
-runner's environment variables (API_KEYS, OPENAI_MAX_REQUESTS, TRITON_TIMEOUT, TRITON_METRICS_PORT, ...);
-see docs/settings.md.
-"""
+"""Serve the OpenAI-compatible API in front of an external Triton."""
 
 import argparse
 import asyncio
 import os
 from pathlib import Path
 
-from builder.tokenizer_here import TOKENIZER, tokenizer_here
+from builder.tokenizer_here import tokenizer_here
 from cli.curl_forms import WITH_KEY, curl_forms
 from cli.progress import told_progress
 from engine.directory import Engine, load
@@ -23,45 +18,8 @@ from runner.observability.logs import log_in
 from runner.settings.external_triton import ExternalTriton, parse_external_triton
 from runner.settings.ports import LOOPBACK, check_ports_free
 from runner.settings.settings import Settings, load_settings
-from runner.triton_server.model_names import SLOT
 
 _PORT, _HIGHEST_PORT = 9000, 65535
-
-HELP = "serve the OpenAI-compatible API in front of a Triton that runs elsewhere"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--triton",
-        required=True,
-        metavar="HOST:PORT",
-        help="where Triton's gRPC API is; without a port: 8001",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        required=True,
-        metavar="MODEL",
-        help=f"the model that Triton serves, of which no weights are needed: {TOKENIZER}",
-    )
-    parser.add_argument(
-        "--triton-model",
-        default=SLOT,
-        metavar="NAME",
-        help="Triton's model with the tensors of NVIDIA's backend: of token ids (default: %(default)s)",
-    )
-    parser.add_argument("--host", help=f"address to listen on (default: OPENAI_HOST or {LOOPBACK})")
-    parser.add_argument("--port", help="port to listen on (default: OPENAI_PORT or 9000)")
-    parser.add_argument(
-        "--model-name",
-        metavar="NAME",
-        help="name of the model in this API (default: OPENAI_MODELS or the tokenizer's model)",
-    )
-    parser.add_argument(
-        "--max-model-len",
-        metavar="TOKENS",
-        help="most tokens of prompt and output together, where Triton's engine takes less than the model or "
-        "config.json tells none (default: MAX_SEQUENCE_LENGTH or the model's)",
-    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,9 +1,6 @@
-"""Build an engine.tar from a build config or a model. The token for the Hugging Face Hub comes from the
-config, else from HF_TOKEN.
-"""
+"""Build an engine.tar."""
 
 import argparse
-from pathlib import Path
 
 from builder.build import build
 from builder.config.file import ConfigFile
@@ -11,20 +8,7 @@ from builder.model_source import find_source, is_config
 from builder.plan import plan_lines
 from cli.inspect import describe
 from cli.progress import told_progress
-from cli.serve import add_kind_argument
 from engine.words import in_words
-
-HELP = "build an engine.tar from a build config or a model"
-CONFIG_HELP = "build config (a YAML file or its URL), or a model as in `serve`"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help=CONFIG_HELP)
-    add_kind_argument(parser)
-    parser.add_argument("-o", "--output", type=Path, default=Path("engine.tar"), help="default: %(default)s")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check the config, print the plan, build nothing"
-    )
 
 
 def source_of(options: argparse.Namespace) -> str | ConfigFile:

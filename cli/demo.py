@@ -1,7 +1,4 @@
-"""Build and serve the tiny example model on this machine: builder, engine.tar, Triton, Cog. PORT (5000) is
-Cog's; TRITON_HTTP_PORT (8000), TRITON_GRPC_PORT (8001) and TRITON_METRICS_PORT (8002) are Triton's,
-OPENAI_PORT (9000) the OpenAI-compatible API's.
-"""
+"""Build and serve the tiny example model on this machine: builder, engine.tar, Triton, Cog."""
 
 import argparse
 import itertools
@@ -31,8 +28,6 @@ from runner.cog_server.launch import CogServer
 from runner.settings.ports import LOOPBACK
 from runner.settings.settings import load_settings
 from runner.triton_server.event_stream import EventParser
-
-HELP = "build a tiny engine, serve it, stream a prediction, stop"
 
 _READY_TIMEOUT_S = 300.0
 _BUILD_TIMEOUT_S = 600.0

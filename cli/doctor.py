@@ -1,7 +1,4 @@
-"""Check what a runner needs: processor, driver, GPUs, libraries, Triton, ports, shared memory, disk, an
-engine. A failed check says what to do. Exit code 2 if a check failed. --perf then runs a short load on
-every layer.
-"""
+"""Check what a runner needs of this machine and of the installation."""
 
 import argparse
 import importlib.metadata
@@ -27,24 +24,10 @@ from runner.settings.settings import Settings, load_settings
 from runner.triton_server.install import install_triton
 from runner.triton_server.served_engine import check_servable
 
-HELP = "check this machine and installation; --perf also measures each layer"
-
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
 _ENGINES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.libraries))
 _TIMEOUT_S = 60.0
 _OK, _FAILED = 0, 2
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "engine",
-        nargs="?",
-        metavar="ENGINE",
-        help="engine.tar (path or URL) or engine folder to check; default: COG_WEIGHTS or ENGINE_DIR",
-    )
-    parser.add_argument(
-        "--perf", action="store_true", help="also measure every layer with a paced engine (40 s)"
-    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Start Triton with an engine on free ports of 127.0.0.1, stream one prediction to stdout and stop."""
+"""Generate one text, with a Triton of its own."""
 
 import argparse
 import asyncio
@@ -8,8 +8,9 @@ import secrets
 import sys
 from dataclasses import replace
 
+from cli.arguments import NUMBERS
 from cli.progress import told_progress
-from cli.serve import SOURCE_HELP, add_kind_argument, engine_environment, make_engine, python_environment
+from cli.serve import engine_environment, make_engine, python_environment
 from engine.inspect import read_manifest
 from errors.requests import InvalidInput
 from runner.engines.protocol.messages import Sampling
@@ -20,40 +21,7 @@ from runner.settings.ports import free_ports
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import Settings, load_settings
 
-HELP = "generate text once, with its own Triton"
-
-_NUMBERS: tuple[tuple[str, type, float, float, float, str], ...] = (
-    ("max_tokens", int, 128, 1, math.inf, "maximum number of tokens to generate"),
-    ("min_tokens", int, 0, 0, math.inf, "minimum number of tokens to generate"),
-    ("temperature", float, 0.7, 0, 5, "sampling temperature, 0 for greedy"),
-    ("top_p", float, 0.95, 0, 1, "probability mass to sample from"),
-    ("top_k", int, 0, 0, math.inf, "number of most likely tokens to sample from, 0 for no limit"),
-)
-"""Option, type, default, minimum, maximum and meaning. The limits are those of the prediction API."""
 _PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engine", metavar="MODEL", help=SOURCE_HELP)
-    parser.add_argument("prompt", help="the prompt, or - to read it from stdin")
-    add_kind_argument(parser)
-    parser.add_argument(
-        "--chat",
-        action="store_true",
-        help="put the prompt into the model's chat template, as a user's message",
-    )
-    parser.add_argument(
-        "--system-prompt", default=None, help="system prompt, for the prompt template or the chat"
-    )
-    parser.add_argument("--prompt-template", default=None, help="template with {prompt} and {system_prompt}")
-    for name, kind, default, *_, meaning in _NUMBERS:
-        option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, type=kind, default=default, help=f"{meaning} (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=None, help="random seed (default: random)")
-    parser.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="stop sequence; may be repeated"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's log and statistics")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,7 +43,7 @@ def _check(options: argparse.Namespace) -> None:
         raise InvalidInput(
             name="--prompt-template", expected="left out with --chat", value=options.prompt_template
         )
-    for name, _, _, least, most, _ in _NUMBERS:
+    for name, _, _, least, most, _ in NUMBERS:
         value = getattr(options, name)
         if not least <= value <= most:
             expected = f"from {least} to {most}" if math.isfinite(most) else f"at least {least}"

@@ -1,4 +1,4 @@
-"""Show what an engine.tar (path or URL; only its beginning is read) or engine folder is."""
+"""Describe an engine by its manifest."""
 
 import argparse
 from pathlib import Path
@@ -11,17 +11,6 @@ from engine.machine.python import engine_python
 from engine.tar.manifest import Manifest
 from engine.words import in_words
 from errors.requests import InvalidInput
-
-HELP = "show what an engine is, for which GPU, from which model"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
-    parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
-    parser.add_argument("--gpu", action="store_true", help="check whether this machine can run it")
-    parser.add_argument(
-        "--verify", action="store_true", help="read everything and check the hash of every file"
-    )
 
 
 def run(options: argparse.Namespace) -> int:

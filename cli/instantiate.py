@@ -1,7 +1,4 @@
-"""Create an image from a runner image and the settings of CONFIG's section `instantiate`: weights,
-system_prompt, prompt_template, server. Both images must be in one registry; only kilobytes are uploaded.
-Credentials are those of `docker login`.
-"""
+"""Create an image with a model's settings from a runner image, in the registry."""
 
 import argparse
 import gzip
@@ -22,8 +19,6 @@ from engine.redact import redact_text
 from errors.image import BaseElsewhere, ImageUnsuitable
 from runner.settings.server_config import read_server_config
 from runner.settings.settings import load_settings
-
-HELP = "create an image with a model's settings from a runner image, in the registry"
 
 _CONFIG_PATH = "src/config.yaml"
 _KIND_LABEL = "cog-triton.kind"
@@ -60,12 +55,6 @@ class Instance:
             entry.size, entry.mode, entry.mtime = len(text), 0o644, 1
             tar.addfile(entry, io.BytesIO(text))
         return buffer.getvalue()
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help="YAML file with a section `instantiate`")
-    parser.add_argument("--base", help="the runner image; default: `base_model` of the section")
-    parser.add_argument("--dest", help="name of the new image; default: `staging_dest` of the section")
 
 
 def run(options: argparse.Namespace) -> int:

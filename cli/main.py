@@ -2,26 +2,26 @@
 
 import argparse
 import difflib
+import importlib
 import re
 import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import NoReturn
 
-from cli import api, build, demo, doctor, generate, inspect, instantiate, metrics, migrate, plan, serve
+from cli.arguments import COMMANDS
 from engine.live_line import RED, painted
-from engine.machine.root import SOURCE_ROOT
+from engine.machine.root import SET_UP, SOURCE_ROOT
 from errors.bounded_repr import bounded_repr
 from errors.coded_error import CodedError
 from errors.engine_tar import EngineUnreadable
+from errors.settings import MissingRequirement
 
 EXIT_FAILED = 1
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
-
-_COMMANDS = (plan, build, migrate, inspect, serve, api, generate, demo, doctor, metrics, instantiate)
-"""Modules: a docstring and HELP for users, ``run(options)`` and, if it has arguments, ``add_arguments``."""
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser]]:
@@ -31,15 +31,18 @@ def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser
         epilog="Exit codes: 0 success; 1 failure (E2...); 2 wrong input or usage (E1...); 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
-    parser.set_defaults(run=lambda options: parser.print_help())
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in _COMMANDS:
-        name = command.__name__.rpartition(".")[2]
-        subparser = subparsers.add_parser(name, help=command.HELP, description=command.__doc__)
-        subparser.set_defaults(run=command.run)
-        if hasattr(command, "add_arguments"):
-            command.add_arguments(subparser)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for name, command in COMMANDS.items():
+        command.add(subparsers.add_parser(name, help=command.help, description=command.description))
     return parser, list(subparsers.choices.values())
+
+
+def _module(name: str) -> ModuleType:
+    """The module of a command, with all that it needs. Raises E1008 outside of our environment."""
+    try:
+        return importlib.import_module(f"cli.{name}")
+    except ModuleNotFoundError as exc:
+        raise MissingRequirement(what=f"the package {exc.name} for {sys.executable}", remedy=SET_UP) from exc
 
 
 def _version() -> str:
@@ -73,17 +76,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser, commands = make_parser()
     if given and not given[0].startswith("-"):
-        _check_command(given[0], [command.prog.rpartition(" ")[2] for command in commands])
+        _check_command(given[0], list(COMMANDS))
     options, unknown = parser.parse_known_args(given)
     if unknown:
         _refuse_options(
             unknown, next((each for each in commands if each.prog.endswith(f" {given[0]}")), parser)
         )
+    if options.command is None:
+        parser.print_help()
+        return 0
     # SIGTERM ends a command like Ctrl-C, with clean-up. A script's background job begins with SIGINT ignored.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     try:
-        return options.run(options) or 0
+        return _module(options.command).run(options) or 0
     except CodedError as exc:
         return _failed(exc)
     except KeyboardInterrupt:

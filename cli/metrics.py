@@ -1,6 +1,4 @@
-"""Print all metrics of the runner on this machine whose Triton listens on TRITON_HTTP_PORT, in Prometheus's
-text format: the same as GET /metrics on OPENAI_PORT, also if that port is off.
-"""
+"""Print a runner's metrics."""
 
 import argparse
 import sys
@@ -10,8 +8,6 @@ from runner.observability.exposition import exposition
 from runner.observability.meter import is_counting
 from runner.settings.paths import metrics_dir
 from runner.settings.settings import load_settings
-
-HELP = "print the metrics of a runner on this machine"
 
 
 def run(options: argparse.Namespace) -> int:

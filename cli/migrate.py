@@ -1,12 +1,9 @@
-"""Migrate a build config of TensorRT-LLM 0.5 to 0.15, with a comment for each change. A build does the same
-automatically.
-"""
+"""Write a build config of an earlier TensorRT-LLM as one of today."""
 
 import argparse
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import yaml
 
@@ -15,14 +12,7 @@ from builder.config.file import parse_config, read_text, shown_source
 from builder.trtllm.rules import check, is_unversioned
 from errors.build import BuildFailed
 
-HELP = "migrate a build config of an earlier TensorRT-LLM"
-
 _TOKEN_LEFT_OUT = "hf_token: removed; set HF_TOKEN or pass the token with the build"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help="build config: a YAML file or its URL")
-    parser.add_argument("-o", "--output", type=Path, help="the file to write (default: stdout)")
 
 
 def run(options: argparse.Namespace) -> int:

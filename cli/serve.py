@@ -1,7 +1,4 @@
-"""Serve a model or an engine until Ctrl-C. A model that fits this machine is downloaded once, into
-COG_TRITON_CACHE. Settings are the runner's environment variables (SYSTEM_PROMPT, PROMPT_TEMPLATE,
-TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); see docs/settings.md.
-"""
+"""Serve a model or an engine on this machine, in a Cog server that is started here."""
 
 import argparse
 import os
@@ -25,42 +22,11 @@ from runner.settings.ports import LOOPBACK, Listener, check_ports_free
 from runner.settings.settings import Settings, load_settings
 from runner.triton_server.front.supervisor import triton_listeners
 
-HELP = "serve a model or engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000"
-
 LOOKING_UP = "looking up the model"
 _HOSTS = ("TRITON_HOST", "OPENAI_HOST")
 DEMO_DIR = SOURCE_ROOT / ".demo" if IS_CHECKOUT else cache_folder() / "demo"
 EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "tiny" / "config.yaml"
 _READY_TIMEOUT_S = 3600.0
-SOURCE_HELP = (
-    "a Hugging Face model (owner/name, owner/name@revision, owner/name:FILE.gguf), a model's folder, a .gguf "
-    "file, a build config, an engine.tar (path or URL) or an engine folder"
-)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help=f"{SOURCE_HELP}; default: COG_WEIGHTS, ENGINE_DIR or MODEL_ID, else the tiny example",
-    )
-    add_kind_argument(parser)
-    parser.add_argument(
-        "--host",
-        help="address to listen on; default: 127.0.0.1, but TRITON_HOST and OPENAI_HOST where they are set",
-    )
-    parser.add_argument("--port", help="Cog's port (default: PORT or 5000)")
-
-
-def add_kind_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--engine",
-        dest="kind",
-        choices=[kind.name for kind in KINDS.values() if kind.serves_models],
-        help="kind of engine for a model; default: vllm where there is a GPU and vLLM's environment, "
-        "else transformers",
-    )
 
 
 def engine_environment(engine: str) -> dict[str, str]:

@@ -1,4 +1,9 @@
-"""Take secrets out of what is shown or stored: credentials in URLs, tokens in build configs."""
+"""Take secrets out of what is shown or stored: credentials in URLs, tokens in build configs.
+
+Python 3.8 can run this module.
+"""
+
+from __future__ import annotations
 
 import re
 from collections.abc import Mapping

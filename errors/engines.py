@@ -1,5 +1,7 @@
 """21xx, 22xx and 24xx: failures of an engine and of its processes."""
 
+from __future__ import annotations
+
 from errors.coded_error import CodedError
 
 

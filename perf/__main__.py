@@ -1,10 +1,13 @@
 """``python -m perf COMMAND``: measurements, long runs and proofs."""
 
+from __future__ import annotations
+
 import importlib
 import signal
 import sys
 from collections.abc import Sequence
 
+from engine.machine.old_python import leave_old_python
 from errors.coded_error import CodedError
 
 _INTERRUPTED = 130
@@ -32,6 +35,7 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     name, *rest = arguments if arguments is not None else sys.argv[1:] or ["--help"]
+    leave_old_python("perf", [name, *rest])
     if name in ("-h", "--help"):
         print("usage: python -m perf COMMAND [OPTIONS]\n")
         print("\n".join(f"  {each:<16} {what}" for each, (_, what) in COMMANDS.items()))

@@ -1,4 +1,9 @@
-"""The folder of our packages: a checkout, ``/src`` in an image, or ``cog_triton`` in site-packages."""
+"""The folder of our packages: a checkout, ``/src`` in an image, or ``cog_triton`` in site-packages.
+
+Python 3.8 can run this module.
+"""
+
+from __future__ import annotations
 
 import os
 from pathlib import Path
