@@ -1,7 +1,5 @@
 """Build an engine: config -> plan -> engine.tar, which is written completely or not at all."""
 
-import errno
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from engine.progress import Progress
 from engine.staging import scratch
 from engine.tar.manifest import Manifest
 from errors.build import BuildFailed
+from errors.requests import InvalidInput
 
 OWN_FOLDER = Path(__file__).resolve().parent
 """Base of ``model_path`` in a config from a URL: the models of the examples are here."""
@@ -85,9 +84,10 @@ def run_plan(planned: EnginePlan, notes: tuple[str, ...], work: Work, last: Step
 
 
 def _check_destination(destination: Path) -> None:
-    """Raise OSError if no file can be written there; what is there stays."""
-    if destination.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(destination))
+    """Raise E1005 or OSError if no file can be written there; what is there stays."""
+    if destination.exists() and not destination.is_file():
+        # NOTE: root could replace a device by a file.
+        raise InvalidInput(name="the destination", expected="a file's path", value=str(destination))
     with scratch(destination) as path:
         path.touch()
 

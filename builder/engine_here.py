@@ -25,12 +25,15 @@ from builder.steps import Work, folder_step
 from builder.survey import survey
 from builder.weights.files import cache_folder
 from engine.directory import load
+from engine.kinds import KINDS
 from engine.lock import lock, unlock
+from engine.machine.gpu import visible_gpus
 from engine.progress import Progress
 from engine.staging import discard
 from errors.build import BuildFailed, DownloadFailed
 from errors.coded_error import CodedError
 from errors.engine_tar import EngineNotFound
+from errors.machine import GpuRequired
 
 Report = Callable[[str], None]
 
@@ -40,6 +43,8 @@ def engine_here(file: ConfigFile, *, report: Report = print, progress: Progress 
 
     Before weights are downloaded, a table tells what they take; a model that does not fit is refused.
     """
+    if KINDS[file.config.engine_kind].needs_gpu and not visible_gpus():
+        raise GpuRequired(engine_kind=file.config.engine_kind)
     models = cache_folder() / "models"
     try:
         (models / "last").mkdir(parents=True, exist_ok=True)

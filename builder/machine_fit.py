@@ -29,7 +29,6 @@ from engine.words import count_in_words, download_time, in_words
 from errors.build import NotEnoughSpace
 from errors.build_config import ModelDoesNotFit
 from errors.coded_error import CodedError
-from errors.machine import GpuRequired
 
 _NEXT_SIZE = "choose a smaller or a quantized model"
 
@@ -76,9 +75,7 @@ def _fit_memory(fit: MachineFit, values: Mapping[str, Any]) -> None:
     demanded = demand(shape, precision, values, config.max_seq_len)
     if gpus:
         _fit_on_gpus(fit, demanded, gpus if needs_gpu else gpus[:1])
-    elif needs_gpu:
-        fit.problem = GpuRequired(engine_kind=config.engine_kind)
-    else:
+    elif not needs_gpu:
         _fit_in_main_memory(fit, demanded)
 
 

@@ -48,7 +48,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 def _build(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help=_CONFIG)
     _add_kind(parser)
-    parser.add_argument("-o", "--output", type=Path, default=Path("engine.tar"), help="default: %(default)s")
+    parser.add_argument("-o", "--output", default="engine.tar", help="default: %(default)s")
     parser.add_argument(
         "--dry-run", action="store_true", help="check the config, print the plan, build nothing"
     )

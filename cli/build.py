@@ -1,6 +1,7 @@
 """Build an engine.tar."""
 
 import argparse
+from pathlib import Path
 
 from builder.build import build
 from builder.config.file import ConfigFile
@@ -9,6 +10,7 @@ from builder.plan import plan_lines
 from cli.inspect import describe
 from cli.progress import told_progress
 from engine.words import in_words
+from errors.requests import InvalidInput
 
 
 def source_of(options: argparse.Namespace) -> str | ConfigFile:
@@ -22,8 +24,11 @@ def run(options: argparse.Namespace) -> int:
         for line in plan_lines(source_of(options)):
             print(line)
         return 0
+    if options.output.endswith("/"):
+        raise InvalidInput(name="--output", expected="a file's path", value=options.output)
+    output = Path(options.output)
     with told_progress() as (report, progress):
-        manifest = build(source_of(options), options.output, report=report, progress=progress)
+        manifest = build(source_of(options), output, report=report, progress=progress)
     print(describe(manifest))
-    print(f"{'written':<12}{options.output} ({in_words(options.output.stat().st_size)})")
+    print(f"{'written':<12}{output} ({in_words(output.stat().st_size)})")
     return 0

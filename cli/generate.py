@@ -17,6 +17,7 @@ from runner.engines.protocol.messages import Sampling
 from runner.generation.request import GenerationRequest
 from runner.observability.logs import log_text
 from runner.service import Service
+from runner.settings.paths import remove_runtime_dir
 from runner.settings.ports import free_ports
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import Settings, load_settings
@@ -34,7 +35,10 @@ def run(options: argparse.Namespace) -> int:
     settings = load_settings(environment)
     request = _request(options, settings)
     system_prompt = _system_prompt(options, settings) if options.chat else None
-    asyncio.run(_generate(settings, request, system_prompt=system_prompt, is_verbose=options.verbose))
+    try:
+        asyncio.run(_generate(settings, request, system_prompt=system_prompt, is_verbose=options.verbose))
+    finally:
+        remove_runtime_dir(settings.triton_http_port)
     return 0
 
 

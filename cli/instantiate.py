@@ -7,8 +7,10 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import yaml
@@ -16,8 +18,9 @@ import yaml
 from cli.registry.client import Registry
 from cli.registry.image_reference import ImageReference, parse_reference
 from engine.redact import redact_text
+from errors.coded_error import CodedError
 from errors.image import BaseElsewhere, ImageUnsuitable
-from runner.settings.server_config import read_server_config
+from runner.settings.server_config import CONFIG_VARIABLE, read_server_config
 from runner.settings.settings import load_settings
 
 _CONFIG_PATH = "src/config.yaml"
@@ -28,6 +31,7 @@ _LAYER_TYPES = {
         "application/vnd.docker.image.rootfs.diff.tar.gzip"
     ),
 }
+_OPTIONS = {"base_model": "--base", "staging_dest": "--dest"}
 _VARIABLES = {
     "weights": "COG_WEIGHTS",
     "system_prompt": "SYSTEM_PROMPT",
@@ -58,11 +62,12 @@ class Instance:
 
 
 def run(options: argparse.Namespace) -> int:
-    surroundings = {"COG_TRITON_CONFIG": options.config, "HOME": os.environ.get("HOME", "/")}
-    section = read_server_config(surroundings)
-    base = parse_reference(options.base or section.get("base_model"), "base_model (or --base)")
-    destination = parse_reference(options.dest or section.get("staging_dest"), "staging_dest (or --dest)")
-    instance = _instance(section, surroundings)
+    surroundings = {CONFIG_VARIABLE: options.config, "HOME": os.environ.get("HOME", "/")}
+    with _named(options.config):
+        section = read_server_config(surroundings)
+        instance = _instance(section, surroundings)
+    base = _reference(options, "base_model", options.base, section)
+    destination = _reference(options, "staging_dest", options.dest, section)
     if base.host != destination.host:
         raise BaseElsewhere(base=base, destination=destination, host=destination.host)
     with Registry(destination, (base.path, destination.path)) as registry:
@@ -71,6 +76,28 @@ def run(options: argparse.Namespace) -> int:
         print(f"{name}={redact_text(value)}")
     print(f"Pushed: {destination}@{digest}")
     return 0
+
+
+@contextmanager
+def _named(config: str) -> Iterator[None]:
+    """Make errors in the file ``config`` name it."""
+    try:
+        yield
+    except CodedError as exc:
+        subject, _, rest = exc.sentence.partition(" ")
+        is_file = subject in (CONFIG_VARIABLE, PurePath(config).name)
+        sentence = f"{config} {rest}" if is_file else f"{config}: {exc.sentence}"
+        raise type(exc).restore(sentence, exc.facts) from exc
+
+
+def _reference(
+    options: argparse.Namespace, key: str, given: str | None, section: Mapping[str, Any]
+) -> ImageReference:
+    """The image that the option for ``key`` names, else the one of the file's section. Raises E1401."""
+    if given is not None:
+        return parse_reference(given, _OPTIONS[key])
+    with _named(options.config):
+        return parse_reference(section.get(key), f"{key} (or {_OPTIONS[key]})")
 
 
 def _instance(section: Mapping[str, Any], surroundings: Mapping[str, str]) -> Instance:

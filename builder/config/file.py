@@ -163,6 +163,9 @@ def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
         notes = (*notes, "merge: ignored (cog-trt-llm added it to the configs that it packed)")
     _check_is_build_config(keys)
     keys, changes = migrate(keys)
+    if keys.get("model_id") is not None and keys.get("model_path") is not None:
+        problem = "gives both model_id and model_path"
+        raise ConflictingBuildKeys(problem=problem, remedy="leave out the one that is not meant")
     return ConfigFile(checked_config(keys), token, folder, notes + changes)
 
 

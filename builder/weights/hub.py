@@ -9,6 +9,7 @@
 import hashlib
 import os
 import re
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -19,13 +20,16 @@ from urllib.parse import quote
 import httpx2
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url, is_offline_mode
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+from huggingface_hub.hf_api import ModelInfo
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from builder.weights.downloads import Digest, Download, beginning, fetch_all
 from builder.weights.files import need_space
+from engine.download.http import retry_after_s
 from engine.progress import Progress
 from engine.redact import redact_text, redact_url
 from engine.staging import staged
+from engine.words import duration_in_words
 from errors.build import BuildFailed, DownloadCorrupt, DownloadFailed, NotEnoughSpace
 from errors.build_config import GgufUnsupported, ModelAccessDenied, ModelNotFound, ModelUnusable
 from errors.coded_error import CodedError
@@ -34,6 +38,10 @@ _SHA256 = re.compile(r"\A[0-9a-f]{64}\Z")
 _GIT_SHA1 = re.compile(r"\A[0-9a-f]{40}\Z")
 _FOREIGN = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, TypeError, KeyError, AttributeError)
 """What huggingface_hub raises; the last three for a response that is JSON but not a Hub's."""
+_WAITS_S = (1.0, 2.0, 4.0)
+"""Between requests that the Hub refuses for their rate, unless it asks for a longer wait."""
+_LONGEST_WAIT_S = 60.0
+"""A longer one is told to the user instead."""
 _CHECK_NETWORK = "check the name and the network, and start it again: what has arrived is kept and continued"
 
 
@@ -121,8 +129,7 @@ class Hub:
             raise self._translated(exc, snapshot.model_id, snapshot.commit) from exc
 
     def _ask(self, model_id: str, revision: str) -> Snapshot:
-        api = HfApi(endpoint=self.endpoint, token=self._token)
-        info = api.model_info(model_id, revision=revision, files_metadata=True)
+        info = self._told_about(model_id, revision)
         files = [
             HubFile(
                 name=file.rfilename,
@@ -133,6 +140,19 @@ class Hub:
             for file in info.siblings or []
         ]
         return Snapshot(model_id=model_id, commit=str(info.sha), files=tuple(files))
+
+    def _told_about(self, model_id: str, revision: str) -> ModelInfo:
+        """What the Hub tells of a model. Waits as it asks where it limits the rate of requests."""
+        api = HfApi(endpoint=self.endpoint, token=self._token)
+        for wait_s in _WAITS_S:
+            try:
+                return api.model_info(model_id, revision=revision, files_metadata=True)
+            except HfHubHTTPError as exc:
+                asked_s = retry_after_s(exc.response.headers)
+                if exc.response.status_code != HTTPStatus.TOO_MANY_REQUESTS or asked_s > _LONGEST_WAIT_S:
+                    raise
+                time.sleep(max(wait_s, asked_s))
+        return api.model_info(model_id, revision=revision, files_metadata=True)
 
     def _download(self, snapshot: Snapshot, file: HubFile) -> Download:
         url = hf_hub_url(snapshot.model_id, file.name, revision=snapshot.commit, endpoint=self.endpoint)
@@ -209,7 +229,12 @@ class Hub:
             )
             return ModelAccessDenied(endpoint=endpoint, model_id=model_id, status=status, remedy=remedy)
         remedy = _CHECK_NETWORK
-        if status is not None:
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            reason = "HTTP 429: it gets too many requests from this address or token"
+            wait_s = retry_after_s(exc.response.headers) if isinstance(exc, HfHubHTTPError) else 0.0
+            remedy = f"try again in {duration_in_words(wait_s)}" if wait_s else "try again later"
+            remedy += "" if self._token else ", or give a token (HF_TOKEN)"
+        elif status is not None:
             reason = f"HTTP {status}"
         elif isinstance(exc, CodedError):
             reason = str(exc.facts.get("reason", exc.sentence))

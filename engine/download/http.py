@@ -4,6 +4,7 @@ import http.client
 import re
 import socket
 import ssl
+from collections.abc import Mapping
 from typing import NoReturn
 
 import urllib3
@@ -97,7 +98,7 @@ class Client:
             reason = _why_forbidden(self._url.query or "", status)
             error = SourceForbidden(source=source, reason=reason, status=status)
         elif status in _TEMPORARY or status >= 500:
-            raise Temporary(error, retry_after_s(response))
+            raise Temporary(error, retry_after_s(response.headers))
         if start != self._url:
             # NOTE: what a redirect led to may be signed for some minutes only; the URL itself is asked again.
             if self._resolved == start:
@@ -126,12 +127,13 @@ def _why_forbidden(query: str, status: int) -> str:
     return "this server grants no access to it: check the URL and your rights"
 
 
-def retry_after_s(response: urllib3.BaseHTTPResponse) -> float:
-    """How long the server asks to wait: Retry-After, or the reset in RateLimit, as the Hub has it."""
+def retry_after_s(headers: Mapping[str, str]) -> float:
+    """How long a server asks to wait: Retry-After, or the reset in RateLimit, as the Hub has it."""
+    told, wait_s = headers.get("Retry-After"), None
     try:
-        wait_s = Retry().get_retry_after(response)
+        wait_s = None if told is None else Retry().parse_retry_after(told)
     except InvalidHeader:
-        wait_s = None
-    if wait_s is None and (reset := _LIMIT_RESET.search(response.headers.get("RateLimit", ""))):
+        pass
+    if wait_s is None and (reset := _LIMIT_RESET.search(headers.get("RateLimit", ""))):
         wait_s = float(reset[1])
     return min(wait_s or 0.0, MAX_RETRY_AFTER_S)

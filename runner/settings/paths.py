@@ -1,7 +1,9 @@
 """The folder of files that a running runner makes, and the files that several of its processes use."""
 
 import os
+import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from errors.settings import InvalidSetting
@@ -36,10 +38,22 @@ def engine_socket_path(http_port: int) -> Path:
 def make_runtime_dir(http_port: int) -> Path:
     path = runtime_dir(http_port)
     parent = path.parent
-    parent.mkdir(mode=0o700, exist_ok=True)
-    if parent.stat().st_uid != os.getuid():
-        raise InvalidSetting(
-            name="TMPDIR", expected=f"a folder where {parent.name} is ours", value=str(parent.parent)
-        )
-    path.mkdir(exist_ok=True)
-    return path
+    while True:
+        parent.mkdir(mode=0o700, exist_ok=True)
+        if parent.stat().st_uid != os.getuid():
+            raise InvalidSetting(
+                name="TMPDIR", expected=f"a folder where {parent.name} is ours", value=str(parent.parent)
+            )
+        try:
+            path.mkdir(exist_ok=True)
+        except FileNotFoundError:  # Another process has just removed its own folder, and the empty parent.
+            continue
+        return path
+
+
+def remove_runtime_dir(http_port: int) -> None:
+    """Call this for a port that no other runner will use: the next start would not find the folder."""
+    path = runtime_dir(http_port)
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # It has other runners' folders.
+        path.parent.rmdir()

@@ -11,8 +11,10 @@ import json
 import socket
 import struct
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
@@ -62,6 +64,8 @@ class HubServer:
         self.requests: list[Request] = []
         self.failing: list[int] = []
         """Status codes for the next requests of files, one each."""
+        self.limits: list[dict[str, str]] = []
+        """Headers of 429 for the next requests about models, one each."""
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)) for _ in range(2)]
         for server in self._servers:
             server.daemon_threads = True
@@ -113,7 +117,9 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
         def _info(self, parts: list[str]) -> None:
             model_id, _, revision = "/".join(parts).partition("/revision/")
             repository = hub.repositories.get(model_id)
-            if repository is None:
+            if hub.limits:
+                self._refuse(429, "", hub.limits.pop(0))
+            elif repository is None:
                 self._refuse(404, "RepoNotFound")
             elif self._is_denied(repository) and not repository.lists_for_all:
                 self._refuse(repository.refusal, "GatedRepo")
@@ -196,8 +202,10 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(text)
 
-        def _refuse(self, status: int, code: str) -> None:
+        def _refuse(self, status: int, code: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:
             self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
             if code:
                 self.send_header("X-Error-Code", code)
             self.send_header("Content-Length", "0")

@@ -18,6 +18,8 @@ from engine.machine.gpu import Gpu
 from engine.words import in_words
 from errors.build import DownloadFailed, NotEnoughSpace
 from errors.build_config import ModelDoesNotFit, ModelNotFound, ModelUnusable
+from errors.machine import GpuRequired
+from errors.requests import InvalidInput
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.gguf import gguf_models
@@ -31,7 +33,7 @@ GIB = 1 << 30
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
     """The GPUs of this machine: none, unless a test adds some."""
     found: list[Gpu] = []
-    for module in ("builder.machine_fit", "builder.model_source", "builder.sizes.fit"):
+    for module in ("builder.engine_here", "builder.machine_fit", "builder.model_source", "builder.sizes.fit"):
         monkeypatch.setattr(f"{module}.visible_gpus", lambda: tuple(found))
     return found
 
@@ -124,7 +126,16 @@ def test_weights_on_another_disk_are_linked(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "name", ["engine.tar", "none.tar", "http://h/e.tar", "./none", "engine", "none.gguf"]
+    "name",
+    [
+        "https://huggingface.co/a/b/resolve/main/e.tar",
+        "engine.tar",
+        "none.tar",
+        "http://h/e.tar",
+        "./none",
+        "engine",
+        "none.gguf",
+    ],
 )
 def test_what_names_an_engine_or_nothing_is_no_model(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,6 +144,34 @@ def test_what_names_an_engine_or_nothing_is_no_model(
     write(tmp_path / "engine", {**tiny_model.files(), "engine_args.json": b"{}"})
     (tmp_path / "engine.tar").touch()
     assert find_source(name) is None
+
+
+@pytest.mark.parametrize(
+    ("page", "found"),
+    [
+        ("https://huggingface.co/Org/Name", ("Org/Name", "main", None)),
+        ("hf.co/gpt2", ("gpt2", "main", None)),
+        ("https://huggingface.co/Org/Name/tree/refs%2Fpr%2F1", ("Org/Name", "refs/pr/1", None)),
+        ("https://huggingface.co/Org/Name/blob/v1/q/x.gguf?download=true", ("Org/Name", "v1", "q/x.gguf")),
+        ("https://huggingface.co/Org/Name?show_file_info=x.gguf", ("Org/Name", "main", "x.gguf")),
+        ("https://huggingface.co/Org/Name/blob/main/model.safetensors#L1", ("Org/Name", "main", None)),
+    ],
+)
+def test_a_page_of_the_hub_names_its_model(page: str, found: tuple[str, str, str | None]) -> None:
+    config = source(page).config
+    assert (config.model_id, config.revision, config.gguf_file) == found
+
+
+@pytest.mark.parametrize("page", ["https://huggingface.co/datasets/a/b", "https://hf.co/a/b/tree/main/onnx"])
+def test_a_page_of_the_hub_that_is_no_models_is_refused(page: str) -> None:
+    with pytest.raises(InvalidInput, match="the page of a model"):
+        find_source(page)
+
+
+def test_an_engine_that_needs_a_gpu_is_refused_at_once_without_one(gpus: list[Gpu], hub: HubServer) -> None:
+    with pytest.raises(GpuRequired):
+        engine_here(source(MODEL_ID, "vllm"))
+    assert not hub.requests
 
 
 def test_a_build_config_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -200,15 +200,19 @@ def test_an_unknown_scheme_is_shown_as_it_was_typed(
     assert "ftp:/host" not in line
 
 
-@pytest.mark.parametrize("destination", [".", "missing/../.", "/proc/none/engine.tar"])
+@pytest.mark.parametrize(
+    ("destination", "code"),
+    [(".", "E1005"), ("new/", "E1005"), ("pipe", "E1005"), ("/proc/none/engine.tar", "E2306")],
+)
 def test_a_destination_that_cannot_be_written_is_told_before_anything_is_built(
-    destination: str, capsys: pytest.CaptureFixture[str]
+    destination: str, code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("missing").mkdir()
-    assert main(["build", str(EXAMPLE), "-o", destination]) == 1
+    os.mkfifo("pipe")
+    assert main(["build", str(EXAMPLE), "-o", destination]) == (2 if code.startswith("E1") else 1)
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("E2306 BuildFailed")
+    assert printed.err.startswith(code)
+    assert Path("pipe").is_fifo()
 
 
 def test_what_is_at_the_destination_stays_until_the_build_has_succeeded(tmp_path: Path) -> None:
@@ -219,6 +223,26 @@ def test_what_is_at_the_destination_stays_until_the_build_has_succeeded(tmp_path
     assert main(["build", "config.yaml", "-o", "engine.tar"]) != 0
     assert (tmp_path / "engine.tar").read_text() == "an earlier one"
     assert {path.name for path in tmp_path.iterdir()} <= {"engine.tar", "config.yaml", "cache"}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "E1006 InvalidSetting: team/x.yaml must be a readable YAML file"),
+        ("- 1", "E1006 InvalidSetting: team/x.yaml must be a mapping"),
+        ("instantiate: {weigths: a}", "E1006 InvalidSetting: team/x.yaml: instantiate must be made of"),
+        ("instantiate: {system_prompt: 5}", "E1006 InvalidSetting: team/x.yaml: instantiate.system_prompt"),
+        ("instantiate: {base_model: 5}", "E1401 ImageReferenceInvalid: team/x.yaml: base_model (or --base)"),
+    ],
+)
+def test_instantiate_names_the_file_that_is_wrong(
+    text: str | None, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("team").mkdir()
+    if text is not None:
+        Path("team/x.yaml").write_text(text)
+    assert main(["instantiate", "team/x.yaml"]) == 2
+    assert capsys.readouterr().err.startswith(sentence)
 
 
 def test_metrics_of_no_runner_are_e1008(

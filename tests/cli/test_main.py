@@ -119,13 +119,25 @@ def test_inspect_finds_a_flipped_bit(paced_tar: Path, tmp_path: Path) -> None:
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_generate_streams_to_stdout_and_nothing_else(paced_tar: Path) -> None:
-    result = cog_triton(
-        "generate", str(paced_tar), "once upon a time", "--max-tokens", "5", "--temperature", "0"
-    )
+def test_generate_streams_to_stdout_and_leaves_nothing_else(paced_tar: Path, tmp_path: Path) -> None:
+    options = ("--max-tokens", "5", "--temperature", "0")
+    result = cog_triton("generate", str(paced_tar), "once upon a time", *options, TMPDIR=str(tmp_path))
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("once")
     assert result.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_generate_leaves_nothing(paced_tar: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cli", "generate", str(paced_tar), "once upon", "--max-tokens", "4000"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=SOURCE_ROOT, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(4) == b"once"
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert process.returncode == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

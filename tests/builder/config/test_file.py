@@ -217,6 +217,11 @@ def test_a_missing_key_of_a_section_is_named() -> None:
         parse("build: {script: build.py}")
 
 
+def test_two_sources_of_one_model_are_refused() -> None:
+    with pytest.raises(ConflictingBuildKeys, match="both model_id and model_path; leave out"):
+        parse("model_path: a\nmodel_id: b")
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

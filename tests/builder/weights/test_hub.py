@@ -132,6 +132,28 @@ def test_passing_failures_of_the_server_are_tried_again_and_lasting_ones_told(
         fetch(cache, "config.json")
 
 
+@pytest.mark.parametrize("headers", [{"Retry-After": "7"}, {"RateLimit": '"api";r=0;t=7'}])
+def test_a_hub_that_limits_the_rate_is_asked_again_when_it_says(
+    cache: Path,
+    hub: HubServer,
+    repository: Repository,
+    headers: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("builder.weights.hub.time.sleep", waits.append)
+    hub.limits = [headers, {}]
+    assert fetch(cache)[WEIGHTS] == repository.files[WEIGHTS]
+    assert waits == [7.0, 2.0]
+    hub.limits = [headers] * 9
+    with pytest.raises(DownloadFailed, match=r"429.*token.*try again in 7 s"):
+        fetch(cache)
+    hub.limits, waits[:] = [{"Retry-After": "250"}], []
+    with pytest.raises(DownloadFailed, match="try again in 4 min"):
+        fetch(cache)
+    assert not waits
+
+
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("token", [None, "hf_wrong"])
 def test_a_refusal_names_the_model_and_the_remedy(

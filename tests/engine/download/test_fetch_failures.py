@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from urllib3 import HTTPResponse
+from urllib3 import HTTPHeaderDict
 
 from engine.download.fetch import fetch
 from engine.download.http import MAX_RETRY_AFTER_S, retry_after_s
@@ -72,7 +72,7 @@ def test_an_answer_that_is_no_engine_is_told_by_its_status(
 def test_the_wait_that_a_server_asks_for_is_kept_within_limits(
     headers: dict[str, str], wait_s: float
 ) -> None:
-    assert retry_after_s(HTTPResponse(status=429, headers=headers)) == wait_s
+    assert retry_after_s(HTTPHeaderDict(headers)) == wait_s
 
 
 def test_an_expired_signature_is_suspected(server: TarServer) -> None:
