@@ -11,9 +11,14 @@ from engine.live_line import LiveLine
 from engine.progress import Progress
 from runner.cog_server.launch import CogServer
 
-_LOADING = "loading the engine and starting Triton"
-_MODEL, _ENGINE, _TEST = "model: ", "engine: ", "test prediction"
-"""How lines of the runner's log begin."""
+_MODEL = "model: "
+"""How lines of the runner's log begin that tell of a model's download."""
+_PHASES = {
+    "engine: ": "loading the engine",
+    "engine_server: INFO cog_triton.engine: engine ready": "loading Triton's models",
+    "test prediction": "generating a first text",
+}
+"""By the beginning of the line of the runner's log with which a phase of its start begins."""
 
 
 @contextmanager
@@ -40,7 +45,13 @@ def wait_ready(server: CogServer, timeout_s: float) -> None:
     """Wait for a runner's Cog server, and tell what it does."""
     phases = _Phases(server.log_path)
     with LiveLine() as line:
-        server.wait_ready(timeout_s, lambda: line.show(phases.current(), is_new=phases.is_new))
+
+        def show() -> str:
+            text = phases.current()
+            line.show(text, is_new=phases.is_new)
+            return text
+
+        server.wait_ready(timeout_s, show)
 
 
 @contextmanager
@@ -83,11 +94,10 @@ class _Phases:
         if message.startswith(_MODEL):
             self._phase = "model"
             self._text = message.removeprefix(_MODEL)
-        elif message.startswith(_ENGINE):
-            self._phase = _LOADING
-            self._text = _LOADING
-        elif message.startswith(_TEST):
-            self._phase = self._text = "generating a first text"
+            return
+        phase = next((phase for begin, phase in _PHASES.items() if message.startswith(begin)), None)
+        if phase is not None:
+            self._phase = self._text = phase
 
 
 def _print_line(line: str) -> None:

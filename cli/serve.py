@@ -27,6 +27,9 @@ _HOSTS = ("TRITON_HOST", "OPENAI_HOST")
 DEMO_DIR = SOURCE_ROOT / ".demo" if IS_CHECKOUT else cache_folder() / "demo"
 EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "tiny" / "config.yaml"
 _READY_TIMEOUT_S = 3600.0
+"""Without COG_SETUP_TIMEOUT."""
+_BESIDE_SETUP_S = 30.0
+"""For Cog's server to start, and to tell that a set-up took too long."""
 
 
 def engine_environment(engine: str) -> dict[str, str]:
@@ -82,7 +85,8 @@ def run(options: argparse.Namespace) -> int:
     server = CogServer("runner", host=host, port=port, log_path=log_path, extra=extra, stop_grace_s=grace_s)
     with told_end(server):
         print(f"starting; log: {log_path}", flush=True)
-        wait_ready(server, _READY_TIMEOUT_S)
+        limit_s = settings.cog.setup_timeout_s
+        wait_ready(server, _READY_TIMEOUT_S if limit_s is None else limit_s + _BESIDE_SETUP_S)
         print("ready. Try:\n")
         forms = curl_forms(port, settings.triton_http_port, settings.openai_port)
         if MODULES_NAME in manifest.files:

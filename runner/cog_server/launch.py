@@ -33,6 +33,8 @@ _HEALTH_TIMEOUT_S = 10.0
 _END_S = 20.0
 """For what a server started to end, beside its requests."""
 _LOG_TAIL_LINES = 15
+_TIMED_OUT = "worker setup timed out"
+"""In Cog's log."""
 _SCRIPTS_OF_REQUESTS = "requests"
 """The value of COG_TRITON_SCRIPT that is no path."""
 
@@ -113,10 +115,10 @@ class CogServer:
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
-    def wait_ready(self, timeout_s: float, on_wait: Callable[[], None] = lambda: None) -> None:
+    def wait_ready(self, timeout_s: float, on_wait: Callable[[], str] = lambda: "starting") -> None:
         """Wait until Cog says READY. Raises the error of a failed setup, or E2106.
 
-        ``on_wait`` is called several times a second.
+        ``on_wait`` is called several times a second and returns what the server does, for E2106.
         """
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
@@ -125,10 +127,12 @@ class CogServer:
                 return
             if health.get("status") in ("SETUP_FAILED", "DEFUNCT") or not self.is_running():
                 log = f"{health.get('setup', {}).get('logs', '')}\n{self._log()}"
-                raise _last_error(log) or _start_failed("its setup failed", log)
+                reason = "not within COG_SETUP_TIMEOUT" if _TIMED_OUT in log else "its setup failed"
+                raise _last_error(log) or _start_failed(f"{reason}, while {on_wait()}", log)
             on_wait()
             time.sleep(_POLL_S)
-        raise _start_failed(f"not within {timeout_s:g} s", self._log())
+        reason = f"not within {timeout_s:g} s (COG_SETUP_TIMEOUT), while {on_wait()}"
+        raise _start_failed(reason, self._log())
 
     def health(self) -> dict[str, Any]:
         """Cog's ``/health-check``, or nothing while it does not answer."""

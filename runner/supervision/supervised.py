@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import chain, repeat
+from typing import ClassVar
 
 from engine.machine.processes import StoppedWatch, descendants
 from errors.coded_error import CodedError
@@ -77,6 +78,9 @@ class SupervisedProcess(ABC):
 
     # Hooks
 
+    start_limit: ClassVar[str] = ""
+    """Names the setting of ``start_timeout_s``, in brackets."""
+
     @abstractmethod
     async def launch(self) -> None:
         """Start the process with ``child``. Any exception means that it can't be run."""
@@ -88,6 +92,10 @@ class SupervisedProcess(ABC):
     @abstractmethod
     def start_error(self, reason: str) -> CodedError:
         """The error of a start that failed without an exit reason."""
+
+    def start_phase(self) -> str:
+        """What the process that starts does, for the error of a start that takes too long."""
+        return "starting"
 
     def is_waiting(self) -> bool:
         """Whether the process that starts waits for something, which does not count as its time to start."""
@@ -191,7 +199,8 @@ class SupervisedProcess(ABC):
             if self.is_waiting():
                 deadline_s = time.monotonic() + self._start_timeout_s
             if time.monotonic() > deadline_s:
-                raise self._start_error(f"not within {self._start_timeout_s:g} s")
+                limit = f"{self._start_timeout_s:g} s{self.start_limit}"
+                raise self._start_error(f"not within {limit}, while {self.start_phase()}")
             await asyncio.sleep(_READY_POLL_S)
 
     def _start_error(self, reason: str) -> CodedError:

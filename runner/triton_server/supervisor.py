@@ -24,11 +24,14 @@ from runner.triton_server.heartbeat import Heartbeat
 _STOP_GRACE_S = 10.0
 _SHOWN_ERROR_LINES = 3
 _ERROR_LINE = re.compile(r"E\d{4} |error:|terminate called")
+_LOADING = re.compile(r'"loading: ([\w.-]+):\d+"|"successfully loaded \'([\w.-]+)\'')
 _MODEL = re.compile(rb"/([^/\0]+)/1/model\.py")
 
 
 class TritonServer(SupervisedProcess):
     """One tritonserver at a time."""
+
+    start_limit = " (TRITON_START_TIMEOUT)"
 
     def __init__(
         self,
@@ -75,6 +78,12 @@ class TritonServer(SupervisedProcess):
             # All have it open by now: without a name it is freed when the last of them ends.
             self._remove_shared_memory()
         return is_ready
+
+    def start_phase(self) -> str:
+        events = [found.groups() for line in self.child.log_tail if (found := _LOADING.search(line))]
+        loaded = {loaded for _, loaded in events}
+        models = [model for model, _ in events if model and model not in loaded]
+        return f"loading {', '.join(models)}" if models else "starting tritonserver"
 
     def is_waiting(self) -> bool:
         return self._is_waiting()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from tests.standins.gpus import make_gpus
 
 pytestmark = pytest.mark.servers
 
+PORTS = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
 EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "paced" / "config.yaml"
 
 
@@ -161,15 +163,11 @@ def test_generate_with_a_blank_prompt_is_e1001(paced_tar: Path) -> None:
 def test_an_interrupted_serve_exits_with_130_and_leaves_nothing_running(
     paced_tar: Path, free_ports: list[int]
 ) -> None:
-    cog, http, grpc, metrics, openai = free_ports[:5]
+    cog = free_ports[0]
     environment = {
         **os.environ,
+        **dict(zip(PORTS, map(str, free_ports), strict=False)),
         "PYTHONPATH": str(SOURCE_ROOT),
-        "PORT": str(cog),
-        "TRITON_HTTP_PORT": str(http),
-        "TRITON_GRPC_PORT": str(grpc),
-        "TRITON_METRICS_PORT": str(metrics),
-        "OPENAI_PORT": str(openai),
         "COG_TRITON_CACHE": str(paced_tar.parent / "cache"),
     }
     # As a script's background job, which begins with SIGINT ignored.
@@ -192,13 +190,27 @@ def test_an_interrupted_serve_exits_with_130_and_leaves_nothing_running(
         assert server.wait(60) == 130
     finally:
         server.terminate()
-    for port in (cog, http, grpc, metrics, openai):
+    for port in free_ports[: len(PORTS)]:
         assert _is_free(port), f"port {port} is still taken"
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_start_that_takes_too_long_names_its_phase_and_the_setting(
+    paced_tar: Path, free_ports: list[int], tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 600\n")
+    python.chmod(0o755)
+    variables = dict(zip(PORTS, map(str, free_ports), strict=False))
+    engine = {"COG_TRITON_ENGINE_PYTHON": str(python), "COG_SETUP_TIMEOUT": "5"}
+    result = cog_triton("serve", str(paced_tar), **variables, **engine)
+    assert result.returncode == 1
+    line = one_coded_line(result, "E2106")
+    assert re.search(r"not within COG_SETUP_TIMEOUT, while (loading the engine|starting Cog)\.", line)
 
 
 def test_a_taken_port_is_named_with_its_variable(paced_tar: Path, free_ports: list[int]) -> None:

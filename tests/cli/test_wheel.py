@@ -21,7 +21,9 @@ from tests.test_layout import tracked_files
 
 pytestmark = pytest.mark.slow
 
-_FOLDERS = ("builder", "cli", "engine", "errors", "runner", "triton_model_repo")
+_FOLDERS = (
+    *("builder", "cli", "engine", "errors", "mock_cog_triton", "perf", "runner", "triton_model_repo"),
+)
 _REQUIREMENTS = SOURCE_ROOT / "requirements"
 
 

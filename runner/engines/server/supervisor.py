@@ -38,6 +38,8 @@ class EngineServer(SupervisedProcess):
     ``python`` is the engine environment's interpreter; ``start_timeout_s`` counts from the engine's arrival.
     """
 
+    start_limit = " (engine_start_timeout_s in the server configuration)"
+
     def __init__(
         self,
         python: str,
@@ -83,6 +85,9 @@ class EngineServer(SupervisedProcess):
     async def is_ready(self) -> bool:
         self._is_loaded = self._client.is_ready
         return self._is_loaded
+
+    def start_phase(self) -> str:
+        return "loading the engine"
 
     def is_waiting(self) -> bool:
         return not self._start_message.arrival.exists()

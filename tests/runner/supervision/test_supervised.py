@@ -304,7 +304,7 @@ def test_a_start_that_takes_too_long_fails_unless_it_waits(
         monkeypatch.setattr(program, "is_ready", never)
         monkeypatch.setattr(program, "is_waiting", lambda: time.monotonic() < waits_until_s)
         program.begin()
-        with pytest.raises(TritonStartFailed, match=r"not within 0\.1 s"):
+        with pytest.raises(TritonStartFailed, match=r"not within 0\.1 s, while starting"):
             await program.wait_ready()
         assert time.monotonic() > waits_until_s
         assert program.pid is None

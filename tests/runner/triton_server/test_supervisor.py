@@ -34,12 +34,14 @@ http.server.HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 _LOCK = "terminate called after throwing an instance of 'boost::interprocess::lock_exception'"
 
 
-def start(folder: Path, times: int, words: str, end: str = "os.abort()") -> tuple[int, list[str]]:
+def start(
+    folder: Path, times: int, words: str, end: str = "os.abort()", start_timeout_s: float = 300.0
+) -> tuple[int, list[str]]:
     """Start a Triton that aborts ``times`` times. Returns the number of its starts, and the log."""
     (port,) = free_ports(1)
     starts, log = folder / "starts", list[str]()
     command = SimpleNamespace(
-        settings=SimpleNamespace(triton_start_timeout_s=300.0, triton_hang_timeout_s=300.0),
+        settings=SimpleNamespace(triton_start_timeout_s=start_timeout_s, triton_hang_timeout_s=300.0),
         ports=SimpleNamespace(http_url=f"http://{HOST}:{port}", metrics_url=f"http://{HOST}:{port}/metrics"),
         install=SimpleNamespace(environment=lambda: dict(os.environ)),
         shm_prefix="no-triton-has-this-",
@@ -88,3 +90,13 @@ def test_another_end_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(TritonStartFailed, match="exit code 3"):
         start(tmp_path, 1, "no memory", end="os._exit(3)")
     assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_a_start_that_takes_too_long_names_the_models_that_are_not_loaded_and_the_setting(
+    tmp_path: Path,
+) -> None:
+    log = [f'1] "loading: {name}:1"' for name in ("preprocessing", "tensorrt_llm")]
+    words = "\n".join([*log, "2] \"successfully loaded 'preprocessing'\""])
+    expected = r"not within 5 s \(TRITON_START_TIMEOUT\), while loading tensorrt_llm\."
+    with pytest.raises(TritonStartFailed, match=expected):
+        start(tmp_path, 1, words, end="__import__('time').sleep(600)", start_timeout_s=5.0)
