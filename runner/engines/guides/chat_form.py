@@ -1,12 +1,12 @@
 """A chat's form as one grammar of llguidance: its rules, and the client's schemas and grammars as parts."""
 
-import json
 import re
 from collections.abc import Callable
 
 from llguidance import regex_to_lark
 
 from errors.requests import InvalidGuide
+from runner.engines.guides.schemas import schema_in
 from runner.engines.protocol.messages import ChatForm, Guide
 
 _HEAD = "%llguidance {}"
@@ -45,8 +45,7 @@ def _joined(rules: str, parts: list[str]) -> str:
 def _part(name: str, guide: Guide, grammar: str) -> str:
     match guide.type:
         case "json" | "json_schema":
-            schema = json.loads(grammar)["grammars"][0]["json_schema"]
-            return f"{name}: %json {json.dumps(schema)}"
+            return f"{name}: %json {schema_in(grammar)}"
         case "regex":
             return f"{name}: /{regex_to_lark(guide.text, 'd')}/"
     return _renamed(grammar.removeprefix(_HEAD), name)

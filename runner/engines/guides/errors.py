@@ -2,10 +2,9 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
-Schema = Mapping[str, Any]
+from runner.engines.guides.schemas import LISTS, MANY, ONE, Schema
 
 _INDENT = 4
 _CARET = re.compile(r"^ *\^+ *$")
@@ -14,9 +13,6 @@ _SEARCH_S = 0.1
 """Limit of the search for the invalid part of a schema, in processor time."""
 _COMPLEX = re.compile(r"(?i)fuel|too (many|big|large|complex)|max is|lexer precomputation")
 REMEDY = "use fewer or smaller repetitions, alternatives, patterns, optional properties and multiples"
-_MANY = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
-_ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 
 
 def first_line(text: str) -> str:
@@ -69,15 +65,15 @@ def _explained(error: str) -> str:
 
 def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
     """The direct subschemas, each with its step of a JSON pointer."""
-    for key in _LISTS:
+    for key in LISTS:
         if isinstance(parts := schema.get(key), list):
             yield from (
                 (f"{key}/{index}", part) for index, part in enumerate(parts) if isinstance(part, dict)
             )
-    for key in _ONE:
+    for key in ONE:
         if isinstance(part := schema.get(key), dict):
             yield key, part
-    for key in _MANY:
+    for key in MANY:
         if isinstance(parts := schema.get(key), dict):
             for name, part in parts.items():
                 if isinstance(part, dict):

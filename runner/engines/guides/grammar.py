@@ -1,9 +1,10 @@
 """Guides as grammars of llguidance, or the reason why one is invalid or too complex."""
 
 import json
+import math
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
@@ -11,6 +12,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, reg
 from errors.requests import InvalidGuide
 from runner.engines.guides.chat_form import check_parts, form_grammar
 from runner.engines.guides.errors import REMEDY, complexity_reason, first_line, regex_reason, schema_reason
+from runner.engines.guides.schemas import Schema, followed
 from runner.engines.protocol.messages import ANY_JSON, ChatForm, Guide
 
 if TYPE_CHECKING:
@@ -94,27 +96,44 @@ def _unchecked(guide: Guide) -> str:
 
 
 def _checked_schema(guide: Guide, tokenizer: LLTokenizer) -> str:
-    try:
-        schema = json.loads(guide.text)
-    except ValueError as exc:
-        raise InvalidGuide(guide_type=guide.type, reason=f"it is not JSON: {exc}") from exc
-    except RecursionError as exc:
-        raise InvalidGuide(guide_type=guide.type, reason="it is nested too deeply") from exc
+    schema = _read_schema(guide.text)
 
-    if not isinstance(schema, dict):
-        raise InvalidGuide(guide_type=guide.type, reason="a schema must be a JSON object")
-
-    def fault(part: Mapping[str, object]) -> str:
+    def fault(part: Schema) -> str:
         """The error of a schema, or an empty string."""
-        error: str = matcher(tokenizer, _schema_grammar(json.dumps(part))).get_error()
+        error: str = matcher(tokenizer, _grammar_of_schema(part)).get_error()
         return error
 
-    grammar = _schema_grammar(guide.text)
+    grammar = _grammar_of_schema(schema)
     check(guide, matcher(tokenizer, grammar), lambda error: schema_reason(schema, error, fault))
     return grammar
 
 
-def _schema_grammar(schema: str) -> str:
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no number of 64 bits")
+    return number
+
+
+def _read_schema(text: str) -> Schema:
+    """The schema as llguidance gets it. Raises InvalidGuide."""
+
+    try:
+        schema = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        if isinstance(schema, dict):
+            return cast(Schema, followed(schema))
+        reason = "a schema must be a JSON object"
+    except ValueError as exc:
+        reason = f"it is not JSON: {exc}"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    raise InvalidGuide(guide_type="json_schema", reason=reason)
+
+
+def _schema_grammar(text: str) -> str:
+    return _grammar_of_schema(_read_schema(text))
+
+
+def _grammar_of_schema(schema: Schema) -> str:
     # NOTE: override options for llguidance in the schema ("x-guidance"), which could produce invalid JSON.
     overrides: JsonCompileOptions = {
         "item_separator": ",",
@@ -124,7 +143,7 @@ def _schema_grammar(schema: str) -> str:
         "coerce_one_of": False,
         "lenient": False,
     }
-    grammar: str = LLMatcher.grammar_from_json_schema(schema, overrides=overrides)
+    grammar: str = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=overrides)
     return grammar
 
 

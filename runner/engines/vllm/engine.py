@@ -86,8 +86,7 @@ class VllmEngine:
         if isinstance(answer, CodedError):
             self._fail(key, answer)
         elif answer is not None and self._is_wanted(key):
-            if guide.type == "chat_form":
-                message.sampling_params.structured_outputs = structured_outputs(guide, answer.grammar)
+            message.sampling_params.structured_outputs = structured_outputs(guide, answer.grammar)
             self._add(message)
             if not self._is_wanted(key):
                 self._client.abort_requests([key])  # It was aborted before vLLM received it.

@@ -13,8 +13,9 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 
 from engine.pooling import Pooling
 from errors.requests import InvalidTensor
+from runner.engines.guides.schemas import schema_in
 from runner.engines.protocol import messages
-from runner.engines.protocol.messages import ANY_JSON, Guide, Sampling, Submit, TokenLogProb
+from runner.engines.protocol.messages import Guide, Sampling, Submit, TokenLogProb
 from runner.engines.protocol.words import Words
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def core_request(
     guide_end_id: int | None = None,
     pooling: Pooling | None = None,
 ) -> EngineCoreRequest:
-    """The engine core's request. ``request`` is checked. If guided, it also ends at ``guide_end_id``."""
+    """The engine core's request, without its guide. ``request`` is checked. If guided, it also ends at
+    ``guide_end_id``."""
     return EngineCoreRequest(
         request_id=str(request.request_id),
         prompt_token_ids=request.input_ids,
@@ -88,7 +90,6 @@ def _sampling_params(request: Submit, guide_end_id: int | None) -> SamplingParam
         # Only the request's end id and stop words end it, not the model's own end ids.
         ignore_eos=True,
         stop_token_ids=_stop_ids(request, guide_end_id),
-        structured_outputs=structured_outputs(request.guide),
         max_tokens=request.max_tokens,
         min_tokens=min(request.min_tokens, request.max_tokens),
         # 0: only that of the chosen token.
@@ -131,21 +132,17 @@ def _stop_ids(request: Submit, guide_end_id: int | None = None) -> list[int]:
     return sorted(ids | {end_id for end_id in ends if end_id is not None})
 
 
-def structured_outputs(guide: Guide | None, grammar: str | None = None) -> StructuredOutputsParams | None:
-    """``grammar``: of a ``chat_form``, which vLLM gets once it is compiled."""
+def structured_outputs(guide: Guide, grammar: str) -> StructuredOutputsParams:
+    """``grammar``: the guide, as it was compiled."""
     match guide:
-        case None:
-            return None
-        case Guide(type="json"):
-            parameters = StructuredOutputsParams(json=ANY_JSON)
-        case Guide(type="json_schema", text=text):
-            parameters = StructuredOutputsParams(json=text)
+        case Guide(type="json" | "json_schema"):
+            parameters = StructuredOutputsParams(json=schema_in(grammar))
         case Guide(type="regex", text=text):
             parameters = StructuredOutputsParams(regex=text)
-        case Guide(type="chat_form") if grammar is None:
-            return None
+        case Guide(type="chat_form"):
+            parameters = StructuredOutputsParams(grammar=grammar)
         case Guide(text=text):
-            parameters = StructuredOutputsParams(grammar=grammar or text)
+            parameters = StructuredOutputsParams(grammar=text)
     # NOTE: the backend that also checked the guide. vLLM's own front end sets this attribute, too.
     parameters._backend = _GUIDE_BACKEND
     return parameters

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("llguidance", reason="is in the engine environment")
 
 
-from runner.engines.protocol.messages import ANY_JSON, GUIDE_TYPES, ChatForm, Guide, Ready, Sampling, Submit
+from runner.engines.protocol.messages import GUIDE_TYPES, ChatForm, Guide, Ready, Sampling, Submit
 from runner.engines.vllm.arguments import guide_end_id, read_arguments
 from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
 from tests.runner.engines.listening import Listening
@@ -46,37 +46,41 @@ def test_vllm_gets_the_tokenizer_where_there_is_one(directory: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("guide", "field", "value"),
     [
-        (Guide("json"), "json", ANY_JSON),
-        (Guide("json_schema", "{}"), "json", "{}"),
+        (Guide("json"), "json", '"whitespace_pattern"'),
+        (
+            Guide("json_schema", '{"type": "array", "uniqueItems": false}'),
+            "json",
+            '{"type": "array", "x-guidance"',
+        ),
         (Guide("regex", "a+"), "regex", "a+"),
         (Guide("ebnf_grammar", "root ::= [0-9]"), "grammar", "root ::= [0-9]"),
+        (ChatForm("start: part_0", [("", Guide("regex", "b*"))]).guide(), "grammar", "part_0: /"),
     ],
 )
-def test_a_guide_is_handed_over_with_an_end(
+def test_a_guide_is_handed_over_as_it_was_compiled(
     monkeypatch: pytest.MonkeyPatch, guide: Guide, field: str, value: str
 ) -> None:
     monkeypatch.syspath_prepend(str(LIBRARY))
+    from llguidance import LLTokenizer
+
+    from runner.engines.guides.grammar import grammar_of
+    from runner.engines.vllm.request import structured_outputs
+
+    parameters = structured_outputs(guide, grammar_of(guide, LLTokenizer("byte")))
+    given = {name: getattr(parameters, name) for name in ("json", "regex", "grammar")}
+    assert value in given.pop(field)
+    assert set(given.values()) == {None}
+    assert parameters._backend == "guidance"
+
+
+def test_a_guided_request_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(LIBRARY))
     from runner.engines.vllm.request import core_request
 
-    request = core_request(Submit(1, [5], 3, GREEDY, end_id=7, guide=guide), None, END_ID)
-    parameters = request.sampling_params
-    given = {name: getattr(parameters.structured_outputs, name) for name in ("json", "regex", "grammar")}
-    assert given == {**dict.fromkeys(given), field: value}
-    assert parameters.structured_outputs._backend == "guidance"
-    assert parameters.stop_token_ids == [7, END_ID]
+    guided = core_request(Submit(1, [5], 3, GREEDY, end_id=7, guide=Guide("json")), None, END_ID)
+    assert guided.sampling_params.stop_token_ids == [7, END_ID]
     free = core_request(Submit(1, [5], 3, GREEDY, end_id=7), None, END_ID).sampling_params
     assert (free.structured_outputs, free.stop_token_ids) == (None, [7])
-
-
-def test_a_chat_form_is_handed_over_once_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(LIBRARY))
-    from runner.engines.vllm.request import core_request, structured_outputs
-
-    guide = Guide("chat_form", "{}")
-    message = core_request(Submit(1, [5], 3, GREEDY, guide=guide), None, END_ID)
-    assert message.sampling_params.structured_outputs is None
-    parameters = structured_outputs(guide, 'start: "a"')
-    assert (parameters.grammar, parameters._backend) == ('start: "a"', "guidance")
 
 
 def test_a_wrong_guide_fails_alone_before_vllm_sees_it(engine: Listening) -> None:
