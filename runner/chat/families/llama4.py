@@ -1,21 +1,15 @@
 """Llama 4: a list of calls in Python's syntax, with keyword arguments."""
 
-import ast
 import json
-import warnings
 
 import msgspec
 
 from runner.chat.families.family import Family
-from runner.chat.families.syntax.arguments import is_json, read_end
+from runner.chat.families.syntax.arguments import read_end
+from runner.chat.families.syntax.literals import literal_json
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.syntax.value_scan import Scan, python_stops
 from runner.chat.families.tools import ToolUse
-
-_QUOTES = "\"'"
-_MAX_NESTED = 1 << 15
-"""Characters of a literal that is not a string: parsing it takes up to 50 ms."""
-_JSON_NAMES = {"true": True, "false": False, "null": None}
 
 
 class PythonCalls(msgspec.Struct, frozen=True):
@@ -79,32 +73,7 @@ class PythonCalls(msgspec.Struct, frozen=True):
         """Read a literal and return it as JSON; None if it was cut off."""
         pieces: list[str] = []
         end = yield from reader.scan(Scan(python_stops(reader.markers)), pieces.append)
-        return _json("".join(pieces).strip()) if end in (",", ")") else None
-
-
-def _json(literal: str) -> str:
-    """A literal of JSON (as guided answers have it) or of Python, as JSON; any other text as a string."""
-    if is_json(literal):
-        return literal
-    if len(literal) <= _MAX_NESTED or literal[0] in _QUOTES:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Of escapes that Python does not know.
-                value = ast.literal_eval(_JsonNames().visit(ast.parse(literal, mode="eval")))
-            made = json.dumps(value, ensure_ascii=False, allow_nan=False)
-            # Escapes can make halves of characters.
-            is_whole = made == made.encode(errors="replace").decode()
-            return made if is_whole else json.dumps(value)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-            pass
-    return json.dumps(literal, ensure_ascii=False)
-
-
-class _JsonNames(ast.NodeTransformer):
-    """Models write JSON's constants among literals of Python, too."""
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(_JSON_NAMES[node.id]) if node.id in _JSON_NAMES else node
+        return literal_json("".join(pieces).strip()) if end in (",", ")") else None
 
 
 LLAMA4 = Family(name="llama4", calls=PythonCalls())

@@ -23,7 +23,11 @@ class ToolUse(msgspec.Struct, frozen=True):
     is_parallel: bool = True
     """Whether one answer may have several calls."""
 
+    def is_guided(self, tool: Tool) -> bool:
+        """Tell whether a guide enforces the tool's schema."""
+        return self.choice == "required" or tool.is_strict
+
     @property
     def is_enforced(self) -> bool:
         """Whether a guide has to enforce calls or their schemas."""
-        return self.choice == "required" or any(tool.is_strict for tool in self.tools)
+        return any(self.is_guided(tool) for tool in self.tools)

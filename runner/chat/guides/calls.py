@@ -58,7 +58,7 @@ def call_rules(syntax: CallSyntax, tools: ToolUse, rules: Rules) -> Calls:
 
 def arguments(tool: Tool, tools: ToolUse, rules: Rules) -> str:
     """An object by the tool's schema, or any object if nothing requires the schema."""
-    if not is_strict(tool, tools):
+    if not tools.is_guided(tool):
         return rules.schema(place_of(tool), {"type": "object"})
     try:
         return rules.schema(place_of(tool), {**closed(tool.parameters), "type": "object"})
@@ -87,10 +87,6 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
         if is_complete and not _OF_OTHERS & schema.keys():
             made["additionalProperties"] = False
     return made
-
-
-def is_strict(tool: Tool, tools: ToolUse) -> bool:
-    return tools.choice == "required" or tool.is_strict
 
 
 def alternatives(rules: Rules, tools: ToolUse, call: Callable[[Tool], str]) -> str:
@@ -156,7 +152,7 @@ def _function_calls(syntax: FunctionCalls, tools: ToolUse, rules: Rules) -> Call
         return f"{begin} {_value(parameter, rules, before, syntax.parameter_end)} {SPACE}"
 
     def call(tool: Tool) -> str:
-        if is_strict(tool, tools):
+        if tools.is_guided(tool):
             values = in_order(parameters_of(tool), value)
         else:
             any_value = rules.text_before(before, syntax.parameter_end)
@@ -182,7 +178,7 @@ def _invoke_calls(syntax: InvokeCalls, tools: ToolUse, rules: Rules) -> Calls:
         return f"{begin} {_value(parameter, rules, '', syntax.parameter_end)} {SPACE}"
 
     def call(tool: Tool) -> str:
-        if is_strict(tool, tools):
+        if tools.is_guided(tool):
             values = in_order(parameters_of(tool), value)
         else:
             head = f"{literal(syntax.parameter)} {_KEY} {literal(after_name(is_text=True))}"
@@ -202,7 +198,7 @@ def _key_value_calls(syntax: KeyValueCalls, tools: ToolUse, rules: Rules) -> Cal
 
     def call(tool: Tool) -> str:
         end = syntax.value_end
-        if is_strict(tool, tools):
+        if tools.is_guided(tool):
             values = in_order(
                 parameters_of(tool), lambda each: pair(literal(each.name), _value(each, rules, "", end))
             )
@@ -236,7 +232,7 @@ def _python_calls(syntax: PythonCalls, tools: ToolUse, rules: Rules) -> Calls:
         return first
 
     def call(tool: Tool) -> str:
-        if is_strict(tool, tools):
+        if tools.is_guided(tool):
             values = keywords(parameters_of(tool), f"of_{tools.tools.index(tool)}")
         else:
             pair = f'{_KEY} "=" {rules.schema(place_of(tool), _ANY_VALUE)}'

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from errors.requests import InvalidGuide
-from runner.chat.families.syntax.arguments import is_text_by
+from runner.chat.families.syntax.schema_types import is_text_by
 from runner.chat.families.tools import Tool
 from runner.chat.guides.rules import Rules, literal
 

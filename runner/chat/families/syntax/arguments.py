@@ -5,11 +5,15 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from runner.chat.families.parts import CallArguments
+from runner.chat.families.syntax.literals import json_of
 from runner.chat.families.syntax.reader import Copy, Emit, NotACall, Reader, Reading
+from runner.chat.families.syntax.schema_types import STRING, is_text_by, schema_of, types_of
 from runner.chat.families.tools import ToolUse
 
-_STRING = "string"
 _CLOSING = "}]"
+_OBJECT, _STRING_SCHEMA = {"type": "object"}, {"type": "string"}
+_WRAPPERS = ("arguments", "input")
+"""Parameters in which models write all arguments at once, if the tool has no such parameter."""
 
 
 def read_arguments(reader: Reader, *ends: str) -> Reading[bool]:
@@ -63,25 +67,54 @@ class ArgumentsWriter:
 
     def __init__(self, reader: Reader, tools: ToolUse, name: str) -> None:
         self._emit = reader.arguments
-        schema = next((tool.parameters for tool in tools.tools if tool.name == name), {})
-        properties = schema.get("properties")
-        self._properties = properties if isinstance(properties, dict) else {}
-        self._separator = "{"
+        tool = next((tool for tool in tools.tools if tool.name == name), None)
+        self._parameters: dict[str, Any] = {} if tool is None else tool.parameters
+        self._is_guided = tool is not None and tools.is_guided(tool)
+        properties = self._parameters.get("properties")
+        self._names = frozenset(properties if isinstance(properties, dict) else ())
+        self._written: set[str] = set()
+        self._key = ""
+        self._is_text: bool | None = None
+        self._wrapped: str | None = None
+        """The value of a parameter that may be all arguments."""
         self.is_string = True
         self._pieces: list[str] = []
         self.text: Emit = self._string
         """Takes a piece of the value."""
 
+    def may_follow(self, name: str) -> bool:
+        """Tell whether a parameter of this name is likely: the tool has it, and it is not written yet."""
+        return name not in self._written and (name in self._names or not self._names)
+
     def begin(self, key: str, *, is_text: bool | None = None) -> None:
-        """``is_text``: None if the schema tells it."""
-        self._emit(f"{self._separator}{encode_basestring(key)}: ")
-        self._separator = ", "
-        if is_text is None:
-            is_text = key not in self._properties or is_text_by(self._properties[key])
-        self.is_string = is_text
-        self.text = self._string if is_text else self._pieces.append
-        if is_text:
+        """``is_text``: what the model says of the value. None if it says nothing."""
+        self._end_wrapped()
+        self._key, self._is_text = key, is_text
+        self.is_string = not self._is_wrapper and self._is_string()
+        self.text = self._string if self.is_string else self._pieces.append
+        if not self._is_wrapper:
+            self._write_key()
+
+    def _write_key(self) -> None:
+        self._emit(f"{', ' if self._written else '{'}{encode_basestring(self._key)}: ")
+        self._written.add(self._key)
+        if self.is_string:
             self._emit('"')
+
+    @property
+    def _is_wrapper(self) -> bool:
+        is_unknown = bool(self._names) and self._key not in self._names
+        return is_unknown and self._key in _WRAPPERS and not self._written and not self._is_guided
+
+    def _is_string(self) -> bool:
+        """Tell whether the value is a string whatever it is, so that its pieces can be written at once."""
+        schema = schema_of(self._parameters, self._key)
+        if schema is None:
+            return self._is_text is not False
+        if self._is_guided:
+            return is_text_by(schema) if self._is_text is None else self._is_text
+        types = types_of(schema, self._parameters)
+        return STRING in types if self._is_text else types == {STRING} and self._is_text is None
 
     def _string(self, text: str) -> None:
         self._emit(encode_basestring(text)[1:-1])
@@ -97,52 +130,39 @@ class ArgumentsWriter:
             self._emit('"')
             return
         value = "".join(self._pieces)
-        self._emit(_json(value.removeprefix("\n").removesuffix("\n") if is_on_lines else value))
         self._pieces.clear()
+        if is_on_lines and value.startswith("\n"):
+            value = value.removeprefix("\n").removesuffix("\n")
+        if self._is_wrapper:
+            self._wrapped = value
+        else:
+            self._write_value(value)
+
+    def _write_value(self, text: str) -> None:
+        schema = schema_of(self._parameters, self._key)
+        is_json = self._is_guided or self._is_text is False
+        if schema is None and not is_json:
+            schema = _STRING_SCHEMA
+        self._emit(json_of(text, schema, self._parameters, is_json=is_json))
+
+    def _end_wrapped(self) -> None:
+        """Write the value that could have been all arguments as that of a parameter."""
+        text, self._wrapped = self._wrapped, None
+        if text is not None:
+            self._write_key()
+            self._write_value(text)
 
     def close(self) -> None:
         """All arguments are there."""
-        self._emit("{}" if self._separator == "{" else "}")
+        if self._wrapped is not None:
+            made = json_of(self._wrapped, _OBJECT, _OBJECT)
+            if made.startswith("{") and json.loads(made).keys() <= self._names:
+                self._emit(made)
+                return
+        self._end_wrapped()
+        self._emit("}" if self._written else "{}")
 
 
 def string_part(text: str) -> CallArguments:
     """A piece of a string, as JSON."""
     return CallArguments(encode_basestring(text)[1:-1])
-
-
-def is_text_by(schema: Any) -> bool:
-    """Whether a value of this schema is written as it is, and not as JSON."""
-    return _types(schema) == {_STRING}
-
-
-def _types(schema: Any) -> set[str]:
-    """The types that a schema names; empty if it names none."""
-    if not isinstance(schema, dict):
-        return set()
-    named, values = schema.get("type"), schema.get("enum")
-    if named is None and isinstance(values, list) and values:
-        return {_STRING} if all(isinstance(value, str) for value in values) else set()
-    if isinstance(named, str):
-        return {named}
-    return {str(each) for each in named} if isinstance(named, list) else set()
-
-
-def _json(text: str) -> str:
-    """``text`` if it is JSON or one of Python's constants, else as a string of JSON."""
-    stripped = text.strip()
-    if is_json(stripped):
-        return stripped
-    constants = {"True": "true", "False": "false", "None": "null"}
-    return constants.get(stripped) or encode_basestring(text)
-
-
-def is_json(text: str) -> bool:
-    try:
-        json.loads(text, parse_constant=_reject)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _reject(constant: str) -> None:
-    raise ValueError(constant)
