@@ -3,8 +3,9 @@
 import msgspec
 
 from runner.chat.families.family import Family, Span
+from runner.chat.families.markers import is_token
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
-from runner.chat.families.syntax.reader import NotACall, Reader, Reading
+from runner.chat.families.syntax.reader import Ends, NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 
@@ -37,21 +38,42 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
 
     def _arguments(self, reader: Reader, writer: ArgumentsWriter) -> Reading[bool]:
         """Read keys and values, after the marker of the first key."""
+        others = self._ends(reader, writer)
         while True:
             key: list[str] = []
-            if not (yield from reader.up_to(self.key_end, key.append)):
+            if not (yield from reader.up_to(self.key_end, key.append, {self.value: _always})):
                 return False
-            yield from reader.space()
-            if not (yield from reader.marker(self.value)):
+            next_ = yield from reader.space()
+            if not (yield from reader.marker(self.value)) and (not next_ or is_token(next_)):
                 return False
             writer.begin("".join(key).strip())
             reader.copied = writer.copied
-            if not (yield from reader.up_to(self.value_end, writer.text)):
+            if not (yield from reader.up_to(self.value_end, writer.text, others)):
                 return False
             writer.end()
             yield from reader.space()
             if not (yield from reader.marker(self.key)):
-                return not reader.is_ended
+                return not reader.is_cut_off(self.end)
+
+    def _ends(self, reader: Reader, writer: ArgumentsWriter) -> Ends:
+        """What follows a value whose own end is missing, and hardly stands in a value."""
+
+        def key() -> Reading[bool]:
+            try:
+                name = yield from reader.name()
+            except NotACall:
+                return False
+            return bool((yield from reader.marker(self.key_end))) and writer.may_follow(name)
+
+        def end() -> Reading[bool]:
+            return not (yield from reader.space()) or (yield from reader.marker(*self.begins)) != ""
+
+        return {self.key: key, self.end: end}
+
+
+def _always() -> Reading[bool]:
+    yield from ()
+    return True
 
 
 GLM = Family(name="glm", calls=KeyValueCalls(), reasoning=Span("<think>", "</think>"))

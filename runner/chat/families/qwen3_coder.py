@@ -7,7 +7,7 @@ import msgspec
 from runner.chat.families.family import Family, Span
 from runner.chat.families.parts import CallArguments
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
-from runner.chat.families.syntax.reader import NotACall, Reader, Reading
+from runner.chat.families.syntax.reader import Ends, NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 
@@ -41,41 +41,89 @@ class FunctionCalls(msgspec.Struct, frozen=True):
             if not is_marked and all(name != tool.name for tool in tools.tools):
                 raise NotACall
             reader.start_call(name)
-            is_whole = yield from self._arguments(reader, ArgumentsWriter(reader, tools, name))
+            is_whole = yield from self._arguments(reader, tools, ArgumentsWriter(reader, tools, name))
             yield from reader.space()
             if not (yield from reader.marker(self.function)):
                 break
             reader.begin_trying(self.function)
         yield from read_end(reader, self.end, is_whole=is_whole)
 
-    def _arguments(self, reader: Reader, writer: ArgumentsWriter) -> Reading[bool]:
+    def _arguments(self, reader: Reader, tools: ToolUse, writer: ArgumentsWriter) -> Reading[bool]:
+        others = self._ends(reader, tools, writer)
         while (yield from reader.space()) and (yield from reader.marker(self.parameter)):
             try:
                 writer.begin((yield from _key(reader)))
             except NotACall:
                 return False
-            emit = _Lines(writer, reader).text if writer.is_string else writer.text
-            if not (yield from reader.up_to(self.parameter_end, emit)):
+            lines = _Lines(writer, reader)
+            emit = lines.text if writer.is_string else writer.text
+            end = yield from reader.up_to(self.parameter_end, emit, others)
+            if not end:
                 return False
+            lines.end(is_missing=end != self.parameter_end)
             writer.end(is_on_lines=True)
-        is_whole = bool((yield from reader.marker(self.function_end))) or not reader.is_ended
+        is_whole = bool((yield from reader.marker(self.function_end))) or not reader.is_cut_off(
+            self.begin, self.end
+        )
         if is_whole:
             writer.close()
         return is_whole
 
+    def _ends(self, reader: Reader, tools: ToolUse, writer: ArgumentsWriter) -> Ends:
+        """What follows a value whose own end is missing, and hardly stands in a value."""
+        names = {tool.name for tool in tools.tools}
+
+        def parameter() -> Reading[bool]:
+            return writer.may_follow((yield from try_key()))
+
+        def function() -> Reading[bool]:
+            return (yield from try_key()) in names
+
+        def try_key() -> Reading[str]:
+            try:
+                return (yield from _key(reader))
+            except NotACall:
+                return ""
+
+        def begin() -> Reading[bool]:
+            yield from reader.space()
+            return bool((yield from reader.marker(self.function))) and (yield from function())
+
+        def end() -> Reading[bool]:
+            return not (yield from reader.space()) or (yield from reader.marker(self.begin)) != ""
+
+        def function_end() -> Reading[bool]:
+            next_ = yield from reader.space()
+            return not next_ or bool((yield from reader.marker(self.end, *self.begins)))
+
+        return {
+            self.parameter: parameter,
+            self.function_end: function_end,
+            self.function: function,
+            self.begin: begin,
+            self.end: end,
+        }
+
 
 class _Lines:
-    """The text of a string, without the line breaks at its begin and end."""
+    """The text of a string. If it begins with a line break, that and one at its end are no part of it."""
 
     def __init__(self, writer: ArgumentsWriter, reader: Reader) -> None:
         self._writer = writer
         self._reader = reader
         self._is_begun = False
+        self._is_on_lines = True
         self._held = ""
+
+    def end(self, *, is_missing: bool) -> None:
+        """``is_missing``: the line break before what follows is no part of the text."""
+        if self._held and not self._is_on_lines and not is_missing:
+            self._writer.text(self._held)
 
     def text(self, text: str) -> None:
         if text and not self._is_begun:
             self._is_begun = True
+            self._is_on_lines = text.startswith("\n")
             text = text.removeprefix("\n")
         if text:
             text = self._held + text

@@ -3,7 +3,7 @@
 import msgspec
 
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
-from runner.chat.families.syntax.reader import NotACall, Reader, Reading
+from runner.chat.families.syntax.reader import Ends, NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 IS_TEXT = 'string="'
@@ -50,7 +50,7 @@ class InvokeCalls(msgspec.Struct, frozen=True):
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         is_whole, num_calls = True, 0
         yield from reader.space()
-        while is_whole and (yield from reader.marker(self.call)):
+        while (yield from reader.marker(self.call)):
             name = yield from _name(reader)
             yield from _expect(reader, ">")
             reader.start_call(name)
@@ -64,6 +64,7 @@ class InvokeCalls(msgspec.Struct, frozen=True):
 
     def _arguments(self, reader: Reader, writer: ArgumentsWriter) -> Reading[bool]:
         """Read parameters and the end of the call. False if it was cut off."""
+        others = self._ends(reader, writer)
         while (yield from reader.space()) and (yield from reader.marker(self.parameter)):
             try:
                 key = yield from _name(reader)
@@ -75,15 +76,41 @@ class InvokeCalls(msgspec.Struct, frozen=True):
                 return False
             writer.begin(key, is_text=is_text)
             reader.copied = writer.copied
-            if not (yield from reader.up_to(self.parameter_end, writer.text)):
+            if not (yield from reader.up_to(self.parameter_end, writer.text, others)):
                 return False
             writer.end()
-        shortened = self.call_end.removesuffix("oke>")  # As models write it at times.
-        is_whole = bool((yield from reader.marker(shortened)))
-        if is_whole:
+        if (yield from reader.marker(self._shortened_end)):
             writer.close()
             yield from reader.up_to(">", lambda _: None)
-        return is_whole
+            return True
+        if not reader.is_cut_off(self.end, self.call):
+            writer.close()
+        return False
+
+    def _ends(self, reader: Reader, writer: ArgumentsWriter) -> Ends:
+        """What follows a value whose own end is missing, and hardly stands in a value."""
+
+        def parameter() -> Reading[bool]:
+            try:
+                return writer.may_follow((yield from _name(reader)))
+            except NotACall:
+                return False
+
+        def end() -> Reading[bool]:
+            if not (yield from reader.marker(self.call_end.removeprefix(self._shortened_end))):
+                return False
+            next_ = yield from reader.space()
+            return not next_ or bool((yield from reader.marker(self.call, self.end)))
+
+        def section_end() -> Reading[bool]:
+            return not (yield from reader.space())
+
+        return {self.parameter: parameter, self._shortened_end: end, self.end: section_end}
+
+    @property
+    def _shortened_end(self) -> str:
+        """The end of a call as models write it at times."""
+        return self.call_end.removesuffix("oke>")
 
 
 def _name(reader: Reader) -> Reading[str]:

@@ -6,7 +6,7 @@ the text alone, never on how the text was split. Text is read once: what may be 
 
 import json
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import TypeVar
 
 from runner.chat.families.markers import Markers, Stops, is_special
@@ -18,6 +18,8 @@ Reading = Generator[None, None, T]
 Emit = Callable[[str], None]
 Copy = Callable[[str], "Part | None"]
 """The part that a text is; None if that depends on what is around it."""
+Ends = Mapping[str, Callable[[], Reading[bool]]]
+"""Markers, and what reads on after each to tell whether a text ends before it."""
 _Kind = type[Content] | type[Reasoning] | type[CallArguments]
 
 _SPACE = " \t\r\n"
@@ -131,6 +133,10 @@ class Reader:
                 yield
         return ""
 
+    def is_cut_off(self, *markers: str) -> bool:
+        """Tell, where none of ``markers`` was read, whether the answer ends before one could come."""
+        return self.is_ended and not self.text.startswith(tuple(map(self.markers.written, markers)), self.at)
+
     def name(self) -> Reading[str]:
         """Read the name of a function. Raises NotACall without one, or if it is too long or cut off."""
         yield from self.space()
@@ -171,21 +177,38 @@ class Reader:
             yield
             self.search = None
 
-    def up_to(self, marker: str, emit: Emit) -> Reading[bool]:
-        """Read and emit text before ``marker``, which is read, too. False if it does not come.
+    def up_to(self, marker: str, emit: Emit, others: Ends | None = None) -> Reading[str]:
+        """Read and emit text before ``marker``, which is read, too. Return what ends the text.
 
-        Other markers are part of the text, except for special tokens, which are not read.
+        That is the marker, or one of ``others``, which is not read: the marker is missing. It is empty if the
+        text is cut off. ``others`` tell of a marker, once it was read, whether the text ends before it; if not,
+        it is part of the text. So are further markers, except for special tokens, which are not read.
         """
+        ends = {self.markers.written(other): end for other, end in (others or {}).items()}
         written = self.markers.written(marker)
-        stops = self.markers.stops(marker)
-        while found := (yield from self.until(stops, emit, keeps_rest=False)):
-            if found == written:
-                return True
-            if is_special(found):
+        stops = self.markers.stops(marker, *(others or ()))
+        while (found := (yield from self.until(stops, emit, keeps_rest=False))) and found != written:
+            if found in ends:
+                self.begin_trying(found)
+                if (yield from ends[found]()):
+                    self._unread()
+                    return found
+                text = self.end_trying()
+                if self.is_ended and self.at == len(self.text):
+                    return ""
+                emit(text)
+            elif is_special(found):
                 self.at -= len(found)
-                return False
-            emit(self.markers.plain(found))
-        return False
+                return ""
+            else:
+                emit(self.markers.plain(found))
+        return marker if found else ""
+
+    def _unread(self) -> None:
+        """Go back to where trying began."""
+        self.text = "".join(self._tried or ()) + self.text[self.at :]
+        self.at = 0
+        self._tried = None
 
     # JSON.
 

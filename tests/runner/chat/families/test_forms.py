@@ -179,6 +179,82 @@ def test_a_text_is_read(name: str, text: str, message: Message) -> None:
     assert all(json.loads(call.arguments) is not None for call in message.calls)
 
 
+QWEN = "<tool_call>\n<function=f>\n{}\n</function>\n</tool_call>"
+DSML_CALL = '<｜DSML｜function_calls><｜DSML｜invoke name="f">{}</｜DSML｜invoke></｜DSML｜function_calls>'
+DSML_TEXT = '<｜DSML｜parameter name="text" string="true">'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments"),
+    [
+        (
+            "qwen3-coder",
+            QWEN.format("<parameter=text>\na\n<parameter=n>\n5\n</parameter>"),
+            [{"text": "a", "n": 5}],
+        ),
+        ("qwen3-coder", QWEN.format("<parameter=n>5<parameter=text>a"), [{"n": 5, "text": "a"}]),
+        (
+            "qwen3-coder",
+            QWEN.format("<parameter=text>\na\n</parameter>\n<parameter=n>\n5"),
+            [{"text": "a", "n": 5}],
+        ),
+        ("qwen3-coder", "<tool_call>\n<function=f>\n<parameter=text>\na\n</tool_call>", [{"text": "a"}]),
+        (
+            "qwen3-coder",
+            "<tool_call>\n<function=f>\n<parameter=text>\na\n<tool_call>\n<function=f>\n</function>\n</tool_call>",
+            [{"text": "a"}, {}],
+        ),
+        (
+            "qwen3-coder",
+            "<function=f><parameter=text>a<function=get_weather></function>",
+            [{"text": "a"}, {}],
+        ),
+        (
+            "qwen3-coder",
+            QWEN.format(
+                "<parameter=text>\n<parameter=x> </function> a <tool_call> </tool_call> x\n</parameter>"
+            ),
+            [{"text": "<parameter=x> </function> a <tool_call> </tool_call> x"}],
+        ),
+        ("qwen3-coder", QWEN.format("<parameter=text>a\n</parameter>"), [{"text": "a\n"}]),
+        (
+            "glm",
+            "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>a<arg_key>n</arg_key><arg_value>5</tool_call>",
+            [{"text": "a", "n": 5}],
+        ),
+        ("glm", "<tool_call>f<arg_key>text<arg_value>a</arg_value></tool_call>", [{"text": "a"}]),
+        ("glm", "<tool_call>f<arg_key>text</arg_key>a</arg_value></tool_call>", [{"text": "a"}]),
+        (
+            "glm",
+            "<tool_call>f<arg_key>text</arg_key><arg_value>a <arg_key> </tool_call> b</arg_value></tool_call>",
+            [{"text": "a <arg_key> </tool_call> b"}],
+        ),
+        (
+            "glm",
+            "<tool_call>f<arg_key>text</arg_key><arg_value>a</tool_call>\n<tool_call>f</tool_call>",
+            [{"text": "a"}, {}],
+        ),
+        (
+            "deepseek-v3.2",
+            DSML_CALL.format(
+                f'{DSML_TEXT}a <｜DSML｜parameter name="n" string="false">5</｜DSML｜parameter>'
+            ),
+            [{"text": "a ", "n": 5}],
+        ),
+        ("deepseek-v3.2", DSML_CALL.format(f"{DSML_TEXT}a"), [{"text": "a"}]),
+        (
+            "deepseek-v3.2",
+            DSML_CALL.replace("</｜DSML｜invoke>", "").format(f"{DSML_TEXT}a</｜DSML｜parameter>"),
+            [{"text": "a"}],
+        ),
+    ],
+)
+def test_a_missing_end_marker_hides_nothing(name: str, text: str, arguments: list[object]) -> None:
+    message = read_text(name, text)
+    assert [json.loads(call.arguments) for call in message.calls] == arguments
+    assert not message.content
+
+
 def test_a_marker_that_is_cut_within_a_character_is_no_text() -> None:
     begin = '<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="text" string="true">a'
     writer = Writer(tokenizer_with()).text(begin)
