@@ -41,11 +41,14 @@ _FENCED = msgspec.structs.replace(
 )
 
 
-def _dsml(section: str) -> InvokeCalls:
-    return InvokeCalls(f"｜DSML｜{section}", "｜DSML｜", tells_types=True)
+def _dsml(name: str, section: str, *variants: str) -> Family:
+    """``variants``: what models write instead of ``section``."""
+    names = (f"｜DSML｜{each}" for each in variants)
+    calls = InvokeCalls(f"｜DSML｜{section}", "｜DSML｜", tells_types=True, section_variants=tuple(names))
+    return Family(name, calls, THINK, ends_reasoning=calls.sections)
 
 
 DEEPSEEK_V3 = Family("deepseek-v3", _FENCED, THINK)
 DEEPSEEK_V31 = Family("deepseek-v3.1", _CALLS, THINK)
-DEEPSEEK_V32 = Family("deepseek-v3.2", _dsml("function_calls"), THINK)
-DEEPSEEK_V4 = Family("deepseek-v4", _dsml("tool_calls"), THINK)
+DEEPSEEK_V32 = _dsml("deepseek-v3.2", "function_calls")
+DEEPSEEK_V4 = _dsml("deepseek-v4", "tool_calls", "toolcalls", "tool")

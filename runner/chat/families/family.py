@@ -29,7 +29,7 @@ class CallSyntax(Protocol):
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         """Read calls to their end. ``begin`` was read before them; it is empty for bare calls.
 
-        Raises NotACall if there are none.
+        Raises NotACall if it is text. Markers without a call between them are left out.
         """
         ...
 
@@ -51,6 +51,8 @@ class Family(msgspec.Struct, frozen=True):
     reasoning: Span | None = None
     wrappers: tuple[Span, ...] = ()
     """Around the content; models write one of them or none."""
+    ends_reasoning: tuple[str, ...] = ()
+    """Markers before calls that also end reasoning where they are no tokens."""
     has_channels: bool = False
     """Whether an answer is several messages with headers (harmony)."""
 

@@ -13,8 +13,15 @@ from runner.chat.families.tools import ToolUse
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _CONSTRAIN, _END, _CALL, _RETURN = "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"
 _MARKERS = (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, _END, _CALL, _RETURN)
-_TO = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
+_TO, _PREFIX = re.compile(r"\bto=([^\s<]+)"), "functions."
 _IS_ANALYSIS = re.compile(rf"{re.escape(_CHANNEL)}\s*analysis\b")
+_IS_COMMENTARY = re.compile(rf"{re.escape(_CHANNEL)}\s*commentary\b")
+_UNMARKED = re.compile(
+    rf"{re.escape(_CHANNEL)}\s*(analysis|final)\b(?:\s*{re.escape(_CONSTRAIN)}\s*json\b)?\s*(.+)", re.DOTALL
+)
+"""A header with the text of its message, whose marker is missing."""
+_OWN_TOOLS = ("assistant", "browser", "python", "container")
+"""Recipients that models were taught without tools of clients."""
 
 
 class HarmonyCalls:
@@ -50,6 +57,8 @@ class HarmonyAnswer(AnswerReader):
                 header = header if found in (_CHANNEL, _CONSTRAIN) else []
                 header.append(found)
                 found = self._texts.get((yield from reader.until(self._stops, header.append)), "")
+                if found not in (_CHANNEL, _CONSTRAIN, _MESSAGE):
+                    self._unmarked("".join(header))
 
     def _is_header(self) -> Reading[bool]:
         """Whether the answer begins with a marker or a recipient."""
@@ -59,17 +68,36 @@ class HarmonyAnswer(AnswerReader):
             yield
         return reader.text.startswith(begins, reader.at)
 
+    def _unmarked(self, header: str) -> None:
+        """The text after a header, if it has any in place of the next marker."""
+        match = _UNMARKED.match(header[max(header.rfind(_CHANNEL), 0) :])
+        if match is not None and _TO.search(header) is None:
+            self._reader.num_sections += 1
+            self._reader.emit(Reasoning if match[1] == "analysis" else Content, match[2])
+
+    def _is_call(self, name: str) -> bool:
+        """Tell whether a message to ``name`` is a call: the model's own tools only where offered."""
+        if self._tools is None or name.startswith(_PREFIX):
+            return self._tools is not None
+        is_offered = any(tool.name == name for tool in self._tools.tools)
+        return is_offered or name.partition(".")[0] not in _OWN_TOOLS
+
     def _message(self, header: str) -> Reading[str]:
         """Read the text of a message and the marker after it, which is returned."""
         reader = self._reader
         to = _TO.search(header)
-        self.is_reasoning = to is None and _IS_ANALYSIS.search(header) is not None
+        is_call = to is not None and self._is_call(to[1])
+        self.is_reasoning = not is_call and _IS_ANALYSIS.search(header) is not None
         kind = Reasoning if self.is_reasoning else Content
         reader.num_sections += 1
-        if to is not None and self._tools is not None:
-            reader.start_call(to[1])
+        if to is not None and is_call:
+            reader.start_call(to[1].removeprefix(_PREFIX))
+            if (yield from reader.peek()) in self._texts:
+                reader.arguments("{}")
             reader.copied = CallArguments
             found = yield from reader.until(self._stops, reader.arguments)
+        elif to is not None and self._tools is not None and _IS_COMMENTARY.search(header) is not None:
+            found = yield from reader.until(self._stops, lambda _: None)  # For nobody who is here.
         else:
             reader.copied = kind
             found = yield from reader.until(self._stops, lambda text: reader.emit(kind, text))

@@ -1,5 +1,7 @@
 """Answers with markers around calls and reasoning, which is the form of most families."""
 
+import re
+
 from tokenizers import Tokenizer
 
 from runner.chat.families.answer import AnswerReader
@@ -7,6 +9,8 @@ from runner.chat.families.family import NOTHING, AnswerForm
 from runner.chat.families.markers import is_token
 from runner.chat.families.parts import Content, Reasoning
 from runner.chat.families.syntax.reader import NotACall, Reading
+
+_LINE_BREAK = re.compile(r"[\r\n]")
 
 
 class MarkedAnswer(AnswerReader):
@@ -26,20 +30,26 @@ class MarkedAnswer(AnswerReader):
         self._wraps, self._end_wraps = wraps, {*map(written, end_wraps)}
         self._content_stops = stops(*begins)
         self._wrapped_stops = stops(*begins, *end_wraps)
-        self._reasoning_stops = stops(thinking.end)
+        ends = family.ends_reasoning if begins else ()
+        self._reasoning_stops = stops(thinking.end, *ends)
+        self._may_text_end_reasoning = any(not is_token(written(each)) for each in (thinking.end, *ends))
         self._is_trying = False
         self._is_wrapped = False
         self._blank: list[str] | None = []
         """The whitespace of a section that has nothing else yet."""
         self._space: list[str] = []
         """Whitespace at the end of the reasoning so far: left out if nothing follows."""
+        self._lines: list[str] = []
+        """Line breaks at the end of the content so far: no part of it if calls follow."""
+        self._is_markup_known = False
+        """Whether calls or reasoning were read: a further end marker is then no text."""
         self._drops_blank = False
         """Whether whitespace at the beginning of the content belongs to the form of the family."""
 
     @property
     def needs_single_tokens(self) -> bool:  # type: ignore[override]
         if self.is_reasoning:
-            return self._is_trying or not is_token(self._end_think)
+            return self._is_trying or self._may_text_end_reasoning
         return self._blank is not None and bool(self._think) and not is_token(self._think)
 
     def _read(self) -> Reading[None]:
@@ -47,6 +57,7 @@ class MarkedAnswer(AnswerReader):
             pass
         if self._blank and not self._drops_blank:
             self._reader.emit(Content, "".join(self._blank))
+        self._end_lines()
 
     def _read_content(self) -> Reading[bool]:
         """Read content and what ends it. False at the end of the answer."""
@@ -61,6 +72,10 @@ class MarkedAnswer(AnswerReader):
             self._begin_section(is_reasoning=True)
         elif found in self._end_wraps:
             self._is_wrapped = False
+        elif found == self._end_think and self._blank is not None:
+            self._begin_section(is_reasoning=False)
+        elif not self._is_markup_known:
+            self._content(self.markers.plain(found))
         return bool(found)
 
     def _read_beginning(self) -> Reading[bool]:
@@ -98,21 +113,25 @@ class MarkedAnswer(AnswerReader):
         reader.begin_trying(begin)
         try:
             yield from self._calls.read(reader, self._tools, begin)
-            tried = ""
+            reader.end_trying()
+            tried, is_markup = "", True
         except NotACall:
-            tried = reader.end_trying()
+            tried, is_markup = reader.end_trying(), False
             if reader.is_ended and (is_token(begin) or self._tools.choice == "required"):
                 tried = ""  # It was cut off after the model had begun a call.
                 reader.take(len(reader.text))
         self._is_trying = False
         has_calls = reader.num_sections > num_sections
         if has_calls:
+            self._lines = []
+        if has_calls or (is_markup and self.is_reasoning):
             self._begin_section(is_reasoning=False)
         (self._reasoning if self.is_reasoning else self._content)(tried)
         return has_calls
 
     def _begin_section(self, *, is_reasoning: bool) -> None:
-        self._drops_blank = True
+        self._end_lines()
+        self._is_markup_known = self._drops_blank = True
         self.is_reasoning = is_reasoning
         self._blank = []
         self._space = []
@@ -127,8 +146,26 @@ class MarkedAnswer(AnswerReader):
             if self._drops_blank:
                 text = text.lstrip()
             self._blank = None
-        self._reader.copied = Content
-        self._reader.emit(Content, text)
+        if self._calls is None:
+            self._reader.copied = Content
+            self._reader.emit(Content, text)
+        elif text:
+            stripped = text.rstrip()
+            if stripped:
+                self._end_lines()
+            breaks = _LINE_BREAK.search(text, len(stripped))
+            length = 0 if self._lines else breaks.start() if breaks else len(text)
+            if length:
+                self._reader.emit(Content, text[:length])
+            if length < len(text):
+                self._lines.append(text[length:])
+            self._reader.copied = None if self._lines else _content_part
+
+    def _end_lines(self) -> None:
+        """Line breaks are content, as no calls follow."""
+        if self._lines:
+            self._reader.emit(Content, "".join(self._lines))
+            self._lines = []
 
     def _reasoning(self, text: str) -> None:
         """Without whitespace around it."""
@@ -143,6 +180,10 @@ class MarkedAnswer(AnswerReader):
         if len(stripped) < len(text):
             self._space.append(text[len(stripped) :])
         self._reader.copied = None if self._space else _reasoning_part
+
+
+def _content_part(text: str) -> Content | None:
+    return None if text[-1].isspace() else Content(text)
 
 
 def _reasoning_part(text: str) -> Reasoning | None:

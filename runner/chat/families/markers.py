@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 Search = Callable[..., "re.Match[str] | None"]
 
 _SPECIAL, _ADDED = 0xDC00, 0xDC80
-_CUT = "\N{REPLACEMENT CHARACTER}"
+CUT = "\N{REPLACEMENT CHARACTER}"
 """What the end of an answer makes of a character that it cuts, which may be one of a marker."""
 
 
@@ -25,7 +25,7 @@ class Stops:
         assert not any(one in other for one in found for other in found if one != other), found
         longer = [text for text in found if len(text) > 1]
         whole = [_any(text for text in found if len(text) == 1), *map(re.escape, longer)]
-        begun = rf"|(?:{'|'.join(map(_beginning, longer))}){_CUT}?\Z" if longer else ""
+        begun = rf"|(?:{'|'.join(map(_beginning, longer))}){CUT}?\Z" if longer else ""
         self.search: Search = re.compile(f"({'|'.join(whole)}){begun}").search
         """Group 1 is the text that was found; without it, one of them may begin at the match."""
         self.search_first = re.compile(_any(text[0] for text in found)).search

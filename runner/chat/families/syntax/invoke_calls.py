@@ -2,7 +2,7 @@
 
 import msgspec
 
-from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
+from runner.chat.families.syntax.arguments import ArgumentsWriter, read_arguments, read_end
 from runner.chat.families.syntax.reader import Ends, NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
@@ -19,9 +19,17 @@ class InvokeCalls(msgspec.Struct, frozen=True):
     """Whether a parameter's tag tells if its value is text or JSON. Otherwise the tool's schema does."""
     bare: str = ""
 
+    section_variants: tuple[str, ...] = ()
+    """Other names that models write at times."""
+
     @property
     def begins(self) -> tuple[str, ...]:
-        return (f"<{self.section}>",)
+        """A call may also stand without the marker around all calls, if its tags can't be anything else."""
+        return (*self.sections, self.call) if self.prefix else self.sections
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        return tuple(f"<{section}>" for section in (self.section, *self.section_variants))
 
     @property
     def end(self) -> str:
@@ -45,12 +53,15 @@ class InvokeCalls(msgspec.Struct, frozen=True):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return (*self.begins, self.end)
+        return (f"<{self.section}>", self.end)
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         is_whole, num_calls = True, 0
-        yield from reader.space()
-        while (yield from reader.marker(self.call)):
+        is_call = begin == self.call
+        if not is_call:
+            yield from reader.space()
+        while is_call or (yield from reader.marker(self.call)):
+            is_call = False
             name = yield from _name(reader)
             yield from _expect(reader, ">")
             reader.start_call(name)
@@ -64,6 +75,11 @@ class InvokeCalls(msgspec.Struct, frozen=True):
 
     def _arguments(self, reader: Reader, writer: ArgumentsWriter) -> Reading[bool]:
         """Read parameters and the end of the call. False if it was cut off."""
+        if (yield from reader.space()) == "{":  # Some models write the arguments as JSON.
+            is_whole = yield from read_arguments(reader, self._shortened_end)
+            yield from reader.space()
+            yield from self._call_end(reader)
+            return is_whole
         others = self._ends(reader, writer)
         while (yield from reader.space()) and (yield from reader.marker(self.parameter)):
             try:
@@ -79,13 +95,16 @@ class InvokeCalls(msgspec.Struct, frozen=True):
             if not (yield from reader.up_to(self.parameter_end, writer.text, others)):
                 return False
             writer.end()
-        if (yield from reader.marker(self._shortened_end)):
+        has_end = yield from self._call_end(reader)
+        if has_end or not reader.is_cut_off(self.end, self.call):
             writer.close()
+        return has_end
+
+    def _call_end(self, reader: Reader) -> Reading[bool]:
+        has_end = bool((yield from reader.marker(self._shortened_end)))
+        if has_end:
             yield from reader.up_to(">", lambda _: None)
-            return True
-        if not reader.is_cut_off(self.end, self.call):
-            writer.close()
-        return False
+        return has_end
 
     def _ends(self, reader: Reader, writer: ArgumentsWriter) -> Ends:
         """What follows a value whose own end is missing, and hardly stands in a value."""
@@ -97,7 +116,7 @@ class InvokeCalls(msgspec.Struct, frozen=True):
                 return False
 
         def end() -> Reading[bool]:
-            if not (yield from reader.marker(self.call_end.removeprefix(self._shortened_end))):
+            if not (yield from reader.marker(self.call_end.removeprefix(self._shortened_end), ">")):
                 return False
             next_ = yield from reader.space()
             return not next_ or bool((yield from reader.marker(self.call, self.end)))

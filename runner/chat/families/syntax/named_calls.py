@@ -47,6 +47,8 @@ class NamedCalls(msgspec.Struct, frozen=True):
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         if begin != reader.markers.written(self.begin):
             yield from reader.space()
+            if (yield from reader.marker(*(end for _, end in self._sections))):
+                return  # Without any call.
             if not (yield from reader.marker(self.begin)):
                 raise NotACall
         while True:

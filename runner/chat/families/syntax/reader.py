@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Generator, Mapping
 from typing import TypeVar
 
-from runner.chat.families.markers import Markers, Stops, is_special
+from runner.chat.families.markers import CUT, Markers, Stops, is_special
 from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
 from runner.chat.families.syntax.value_scan import Scan, json_stops
 
@@ -128,6 +128,8 @@ class Reader:
                 if written and part == written:
                     self.take(self.at + len(written))
                     return marker
+                if self.at + len(part) == len(self.text):
+                    part = part.removesuffix(CUT)
                 if self.is_ended or not written.startswith(part) or not written:
                     break
                 yield
@@ -181,8 +183,8 @@ class Reader:
         """Read and emit text before ``marker``, which is read, too. Return what ends the text.
 
         That is the marker, or one of ``others``, which is not read: the marker is missing. It is empty if the
-        text is cut off. ``others`` tell of a marker, once it was read, whether the text ends before it; if not,
-        it is part of the text. So are further markers, except for special tokens, which are not read.
+        text is cut off. ``others`` tell of a marker, once it was read, whether the text ends before it.
+        If not, it is part of the text. So are further markers, but not special tokens, which are not read.
         """
         ends = {self.markers.written(other): end for other, end in (others or {}).items()}
         written = self.markers.written(marker)

@@ -56,6 +56,10 @@ x
 </parameter>
 </function>
 </tool_call>"""
+QWEN = "<tool_call>\n<function=f>\n{}\n</function>\n</tool_call>"
+DSML_CALL = '<｜DSML｜function_calls><｜DSML｜invoke name="f">{}</｜DSML｜invoke></｜DSML｜function_calls>'
+DSML_TEXT = '<｜DSML｜parameter name="text" string="true">'
+
 DSML = """Hm.<｜DSML｜function_calls>
 <｜DSML｜invoke name="f">
 <｜DSML｜parameter name="n" string="false">5</｜DSML｜parameter>
@@ -80,6 +84,17 @@ DSML = """Hm.<｜DSML｜function_calls>
         ("hermes", '<tool_call>{"name": "f", "arguments": {}} oops</tool_call>!', Message("oops!", "", F)),
         ("hermes", "<think>a</think>b</think>c", Message("bc", "a")),
         ("hermes, markers as text", "a <think> b", Message("a <think> b")),
+        (
+            "hermes",
+            "<tool_call>\n{'name': 'f'}\n</tool_call>",
+            Message("<tool_call>\n{'name': 'f'}\n</tool_call>"),
+        ),
+        ("hermes", "hm\n</think>\n\nYes", Message("hm\n</think>\n\nYes")),
+        ("hermes", "\n</think>\n\nYes", Message("Yes")),
+        ("hermes", "<think>a</think></think>\n\nYes", Message("Yes", "a")),
+        ("hermes", 'a \n\n<tool_call>{"name": "f"}</tool_call>\nb\n ', Message("a b\n ", "", F)),
+        ("hermes", "a\n\n<tool_call> b", Message("a\n\n<tool_call> b")),
+        ("hermes", "a\n\n<think>b", Message("a\n\n", "b")),
         ("qwen3-coder", "<function=f>\n</function>\n</tool_call>", Message(calls=F)),
         ("qwen3-coder", "Use <function=g> here", Message("Use <function=g> here")),
         (
@@ -101,6 +116,28 @@ DSML = """Hm.<｜DSML｜function_calls>
         ("llama3", "<|python_tag|>f.call()", Message(calls=F)),
         ("llama3", "<|python_tag|>g.call()", Message("g.call()")),
         ("deepseek-v3.2", DSML, Message("Hm.", "", [Call("f", '{"n": 5, "text": " 5\\n", "any": "x"}'), *F])),
+        (
+            "deepseek-v3.2",
+            DSML_CALL.format('\n{"text": "a</｜DSML｜invoke>"}\n'),
+            Message(calls=[Call("f", '{"text": "a</｜DSML｜invoke>"}')]),
+        ),
+        ("deepseek-v3.2", f"<think>a {DSML_CALL.format('')}\nb", Message("b", "a", F)),
+        ("deepseek-v3.2", "<think>a <｜DSML｜function_calls> b", Message("", "a <｜DSML｜function_calls> b")),
+        (
+            "deepseek-v4",
+            '<｜DSML｜toolcalls>\n<｜DSML｜invoke name="f">\n</｜DSML｜invoke>',
+            Message(calls=F),
+        ),
+        (
+            "deepseek-v3.2",
+            'a\n<｜DSML｜invoke name="f">\n</｜DSML｜invoke>\n<｜DSML｜invoke name="f">\n</｜DSML｜invoke>\n',
+            Message("a", "", F * 2),
+        ),
+        (
+            "deepseek-v3.2",
+            '<think>a <｜DSML｜invoke name="f"> b',
+            Message("", 'a <｜DSML｜invoke name="f"> b'),
+        ),
         ("deepseek-v3.2", "<｜DSML｜function_calls> none", Message("<｜DSML｜function_calls> none")),
         ("command-r", "<|START_TEXT|>Hi.<|END_TEXT|>", Message("Hi.")),
         ("command-r", "<|START_RESPONSE|>Hi.<|END_RESPONSE|>", Message("Hi.")),
@@ -139,6 +176,22 @@ DSML = """Hm.<｜DSML｜function_calls>
         ("gpt-oss", " to=functions.f<|channel|>commentary<|message|>{}", Message(calls=F)),
         ("gpt-oss", "<|channel|>commentary<|message|>I look.<|end|>", Message("I look.")),
         ("gpt-oss", "total: 5", Message("total: 5")),
+        (
+            "gpt-oss",
+            "<|channel|>commentary to=assistant<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>a",
+            Message("a"),
+        ),
+        ("gpt-oss", "<|channel|>analysis to=python code<|message|>1 + 1<|call|>", Message("", "1 + 1")),
+        ("gpt-oss", "<|channel|>commentary to=browser.search<|message|>{}", Message()),
+        (
+            "gpt-oss",
+            "<|channel|>commentary to=math.sum<|message|><|call|>",
+            Message(calls=[Call("math.sum", "{}")]),
+        ),
+        ("gpt-oss", '<|channel|>final {"a": 1}<|return|>', Message('{"a": 1}')),
+        ("gpt-oss", "<|channel|>final <|constrain|>json {}", Message("{}")),
+        ("gpt-oss", "<|channel|>analysis Hm.<|end|><|start|>assistant<|channel|>final", Message("", "Hm.")),
+        ("gpt-oss", "<|channel|>commentary to=functions.f <|constrain|>json", Message()),
         ("gpt-oss", "to", Message("to")),
         ("kimi-k2", "<|tool_calls_section_begin|>oops", Message("oops")),
         (
@@ -146,10 +199,16 @@ DSML = """Hm.<｜DSML｜function_calls>
             f"<|tool_call_section_begin|>{KIMI_CALL}<|tool_call_section_end|>.",
             Message(".", "", [Call("f", "{}", "f:0")]),
         ),
+        ("kimi-k2", "a <|tool_calls_section_begin|>\n<|tool_calls_section_end|>b", Message("a b")),
+        (
+            "kimi-k2",
+            "<think>a<|tool_calls_section_begin|><|tool_calls_section_end|> b",
+            Message("b", "a"),
+        ),
         (
             "command-r-2024",
             'I look.\nAction:\n```json\n[{"tool_name": "f", "parameters": {}}]```',
-            Message("I look.\n", "", F),
+            Message("I look.", "", F),
         ),
         (
             "command-r-2024",
@@ -177,11 +236,6 @@ DSML = """Hm.<｜DSML｜function_calls>
 def test_a_text_is_read(name: str, text: str, message: Message) -> None:
     assert read_text(name, text) == message
     assert all(json.loads(call.arguments) is not None for call in message.calls)
-
-
-QWEN = "<tool_call>\n<function=f>\n{}\n</function>\n</tool_call>"
-DSML_CALL = '<｜DSML｜function_calls><｜DSML｜invoke name="f">{}</｜DSML｜invoke></｜DSML｜function_calls>'
-DSML_TEXT = '<｜DSML｜parameter name="text" string="true">'
 
 
 @pytest.mark.parametrize(
