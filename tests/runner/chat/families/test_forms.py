@@ -41,6 +41,7 @@ def read_text(name: str, text: str, *, starts_in_reasoning: bool = False, tools:
 
 F = [Call("f", "{}")]
 F_TEXT = [Call("f", '{"text": "a"}')]
+FINAL = "<|start|>assistant<|channel|>final<|message|>"
 KIMI_CALL = "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
 PARAMETERS = """<tool_call>
 <function=f>
@@ -178,7 +179,7 @@ DSML = """Hm.<｜DSML｜function_calls>
         ("gpt-oss", "total: 5", Message("total: 5")),
         (
             "gpt-oss",
-            "<|channel|>commentary to=assistant<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>a",
+            f"<|channel|>commentary to=assistant<|message|>{{}}<|end|>{FINAL}a",
             Message("a"),
         ),
         ("gpt-oss", "<|channel|>analysis to=python code<|message|>1 + 1<|call|>", Message("", "1 + 1")),
@@ -280,8 +281,8 @@ def test_a_text_is_read(name: str, text: str, message: Message) -> None:
         ("glm", "<tool_call>f<arg_key>text</arg_key>a</arg_value></tool_call>", [{"text": "a"}]),
         (
             "glm",
-            "<tool_call>f<arg_key>text</arg_key><arg_value>a <arg_key> </tool_call> b</arg_value></tool_call>",
-            [{"text": "a <arg_key> </tool_call> b"}],
+            "<tool_call>f<arg_key>text</arg_key><arg_value>a<arg_key> </tool_call> b</arg_value></tool_call>",
+            [{"text": "a<arg_key> </tool_call> b"}],
         ),
         (
             "glm",
