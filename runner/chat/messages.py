@@ -3,8 +3,7 @@
 import difflib
 import json
 import re
-from collections.abc import Iterable
-from hashlib import sha256
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -13,26 +12,34 @@ from errors.requests import InvalidInput
 Message = dict[str, Any]
 
 _ROLE = re.compile(r"[\w.-]{1,64}")
-_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 """OpenAI's."""
-_SIMILARITY = 0.8
-"""How similar, by difflib, one of them must be to another role to be suggested."""
+_MEANT = {
+    **dict.fromkeys(("human", "customer", "person"), "user"),
+    **dict.fromkeys(("ai", "model", "bot", "chatbot", "gpt", "agent"), "assistant"),
+    **dict.fromkeys(("function", "observation", "ipython", "tool_response", "tool_result"), "tool"),
+    **dict.fromkeys(("instructions", "root"), "system"),
+}
+"""Roles of other formats, and which of these they are."""
+_SIMILARITY = 0.6
+"""How similar, by difflib, one of them must be to another role to be suggested alone."""
 _MOST_IDS = 10
 """Shown in an error."""
-_REASONING = ("reasoning_content", "reasoning", "thinking")
+REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names of what an assistant reasoned, each known to some clients and templates."""
 
 
-def checked_messages(messages: object) -> list[Message]:
-    """The messages as templates expect them: without None, text parts joined, arguments of tool calls parsed,
-    reasoning by all its names, results of tools with the tool's name.
+def checked_messages(messages: object, knows_role: Callable[[str], bool]) -> list[Message]:
+    """The messages, each with a text as content except beside calls: without None, text parts joined,
+    arguments of tool calls parsed, reasoning by all its names, results of tools with the tool's name.
 
+    ``knows_role``: whether the template knows a role; ``developer`` is ``system`` to one that does not.
     Raises E1005 naming the first invalid message or content.
     """
     if not isinstance(messages, list) or not messages:
         raise InvalidInput(name="messages", expected="a list of at least one message", value=messages)
     checked = [_checked(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    _check_roles(checked, knows_role)
     _check_results(checked)
     return checked
 
@@ -44,18 +51,6 @@ def with_system_prompt(messages: list[Message], system_prompt: str) -> list[Mess
     return [{"role": "system", "content": system_prompt}, *messages]
 
 
-def with_short_ids(messages: list[Message]) -> list[Message]:
-    """With ids of calls as Mistral's templates require them: 9 letters and digits."""
-    for message in messages:
-        for holder, key in (
-            *((call, "id") for call in message.get("tool_calls", ())),
-            (message, "tool_call_id"),
-        ):
-            if isinstance(given := holder.get(key), str) and not _SHORT_ID.fullmatch(given):
-                holder[key] = sha256(given.encode(errors="surrogatepass")).hexdigest()[:9]
-    return messages
-
-
 def _checked(message: object, place: str) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise InvalidInput(name=place, expected="an object with a role and content", value=message)
@@ -63,10 +58,15 @@ def _checked(message: object, place: str) -> Message:
     if not _ROLE.fullmatch(message["role"]):
         expected = "a name of letters, digits and _.-"
         raise InvalidInput(name=f"{place}.role", expected=expected, value=message["role"])
-    _check_spelling(message["role"], f"{place}.role")
     given = {key: value for key, value in message.items() if value is not None}
-    if not given.keys() & {"content", "tool_calls", *_REASONING}:
+    # NOTE: what an assistant answered may be nothing: a client sends it back as it came.
+    if message["role"] != "assistant" and "content" not in given:
         raise InvalidInput(name=f"{place}.content", expected="a text", value=None)
+    if "function_call" in given:
+        expected = "left out: send tool_calls, which has replaced it"
+        raise InvalidInput(name=f"{place}.function_call", expected=expected, value=given["function_call"])
+    if "refusal" in given:  # What an assistant said instead.
+        given.setdefault("content", given.pop("refusal"))
     if "content" in given:
         given["content"] = _text_content(given["content"], f"{place}.content")
     if "tool_calls" in given:
@@ -74,19 +74,33 @@ def _checked(message: object, place: str) -> Message:
     if not given.get("tool_calls"):
         given.pop("tool_calls", None)
         given.setdefault("content", "")
+    elif not given.get("content"):
+        given.pop("content", None)
     return given if given["role"] != "assistant" else {**given, **_reasoning(given, place)}
 
 
-def _check_spelling(role: str, place: str) -> None:
-    """Raise E1005 for what seems to be meant as one of ``_ROLES``. Templates may know other roles."""
-    if role not in _ROLES and role.isalpha():
-        for meant in difflib.get_close_matches(role.lower(), _ROLES, n=1, cutoff=_SIMILARITY):
-            raise InvalidInput(name=place, expected=f"{meant}, if that is meant", value=role)
+def _check_roles(messages: list[Message], knows_role: Callable[[str], bool]) -> None:
+    """Raise E1005 for a role that is neither OpenAI's nor known to the template."""
+    known = {role: knows_role(role) for role in {each["role"] for each in messages} - {*_ROLES}}
+    for index, message in enumerate(messages):
+        role = message["role"]
+        if role == "developer" and not knows_role(role):
+            message["role"] = "system"
+        elif not known.get(role, True):
+            raise InvalidInput(name=f"messages[{index}].role", expected=_expected_role(role), value=role)
+
+
+def _expected_role(role: str) -> str:
+    name = role.lower()
+    similar = difflib.get_close_matches(name, _ROLES, n=1, cutoff=_SIMILARITY)
+    if meant := _MEANT.get(name) or next(iter(similar), None):
+        return f"{meant}, if that is meant"
+    return f"{', '.join(_ROLES[:-1])} or {_ROLES[-1]}"
 
 
 def _reasoning(message: Message, place: str) -> dict[str, str]:
     """What an assistant reasoned, by all its names."""
-    given = next((name for name in _REASONING if name in message), None)
+    given = next((name for name in REASONING if name in message), None)
     if given is None:
         return {}
     text = message[given]
@@ -94,7 +108,7 @@ def _reasoning(message: Message, place: str) -> dict[str, str]:
         raise InvalidInput(name=f"{place}.{given}", expected="a text", value=text)
     # NOTE: the template of gpt-oss, which reads ``thinking``, refuses it beside content and calls.
     is_refused = message.get("content") and "tool_calls" in message
-    return dict.fromkeys(_REASONING[:-1] if is_refused else _REASONING, text)
+    return dict.fromkeys(REASONING[:-1] if is_refused else REASONING, text)
 
 
 def _check_results(messages: list[Message]) -> None:
@@ -153,16 +167,25 @@ def _tool_call(call: object, place: str) -> Message:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict):
         raise InvalidInput(name=place, expected="an object with a function", value=call)
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        # Models write invalid JSON, or it is cut: what an agent then sends back stays text.
-        try:
-            function = {**function, "arguments": json.loads(arguments or "{}")}
-        except RecursionError as exc:
-            name = f"{place}.function.arguments"
-            raise InvalidInput(name=name, expected="nested less deeply", value=arguments) from exc
-        except ValueError:
-            pass
+    try:
+        arguments = _arguments(function.get("arguments"))
+    except RecursionError as exc:
+        name = f"{place}.function.arguments"
+        raise InvalidInput(name=name, expected="nested less deeply", value=function["arguments"]) from exc
     if not isinstance(function.get("name"), str):
         raise InvalidInput(name=f"{place}.function.name", expected="a text", value=function.get("name"))
-    return {**call, "function": function}
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _arguments(given: Any) -> dict[str, Any] | str:
+    """An object; else the text that the model wrote, which may be invalid or cut. Raises RecursionError."""
+    value = given or {}
+    for _ in range(2):  # Some clients write JSON in JSON.
+        if isinstance(value, str):
+            try:
+                value = json.loads(value) if value.strip() else {}
+            except ValueError:
+                break
+    if value in (None, []):
+        return {}
+    return value if isinstance(value, dict) else given if isinstance(given, str) else json.dumps(given)

@@ -1,7 +1,7 @@
 """What the sandboxed process does with a chat: reads and checks its messages, and renders the template."""
 
 import json
-import re
+from hashlib import sha256
 from typing import Any, Protocol
 
 import msgspec
@@ -10,11 +10,28 @@ from errors.chat import ChatTemplateRefused
 from errors.requests import InvalidInput, PromptTooLong
 from errors.wire import WireError
 from runner.chat.control_tokens import NONE, ControlTokens, Hider
-from runner.chat.messages import Message, checked_messages, with_short_ids, with_system_prompt
+from runner.chat.form import Form, knows_role, learned_form
+from runner.chat.messages import Message, checked_messages, with_system_prompt
+from runner.chat.turns import Steps, arranged, arrangements, has_words, shape_of, with_words
 
 MAX_TEXT_BYTES = 1 << 24
 
-_NEEDS_SHORT_IDS = re.compile(r"length\s*!=\s*9\b")
+_PROBE_TOOL = {
+    "name": "zqother",
+    "description": "A probe.",
+    "parameters": {
+        "type": "object",
+        "properties": {"zqplace": {"type": "string", "description": "A place."}},
+    },
+}
+_PROBED = {
+    "add_generation_prompt": True,
+    "tools": [{"type": "function", "function": _PROBE_TOOL}],
+    "documents": None,
+}
+_ASKED = {"role": "user", "content": "zquser"}
+_MOST_KEPT = 1000
+"""Shapes of chats, and roles."""
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
@@ -27,6 +44,8 @@ class Compile(msgspec.Struct, tag=True):
 
     sources: dict[str, str]
     place: str
+    special_tokens: dict[str, str] = {}
+    """Variables of the templates."""
     control_tokens: ControlTokens = NONE
     max_bytes: int = MAX_TEXT_BYTES
     """Limit of the text of a ``Render``."""
@@ -55,23 +74,90 @@ class Answer(msgspec.Struct):
     error: WireError | None = None
 
 
-def render(template: Template, message: Render, compiled: Compile) -> Answer:
-    """Raises E1002, E1005, E1702, and what a template raises."""
-    chat = checked_messages(_read(message.messages))
-    if _NEEDS_SHORT_IDS.search(compiled.sources[message.name]):
-        chat = with_short_ids(chat)
-    chat = with_system_prompt(chat, message.system_prompt)
-    hider = Hider(compiled.control_tokens)
-    chat = hider.hide_messages(chat)
-    final = _open_final(chat) if message.continues else ""
-    text = template.render({**hider.hide(message.given), **message.own, "messages": chat})
-    if message.continues:
-        text = _cut_at_tag(text, final)
-    text, plain = hider.reveal(text)
-    size_bytes = len(text.encode(errors="surrogatepass"))
-    if size_bytes > compiled.max_bytes:
-        raise PromptTooLong.in_bytes(prompt_bytes=size_bytes, max_bytes=compiled.max_bytes)
-    return Answer(text, plain)
+class ChatProgram:
+    """One template, and what it needs, which is found out by rendering probes."""
+
+    def __init__(self, template: Template, compiled: Compile) -> None:
+        self._template = template
+        self._compiled = compiled
+        self._known_roles: dict[str, bool] = {}
+        self._steps: dict[bytes, Steps | None] = {}
+        self._form = Form()
+        self._no_tools: list[Any] | None = None
+        """Some templates need a list also where there are none."""
+        if self._probe([_ASKED], tools=None) is None:
+            self._no_tools = []
+        self._form = learned_form(self._probe)
+
+    def render(self, message: Render) -> Answer:
+        """Raises E1002, E1005, E1702, and what the template raises."""
+        chat = checked_messages(_read(message.messages), self._knows_role)
+        chat = with_system_prompt(chat, message.system_prompt)
+        taken = self._arranged_for(chat, message)
+        hider = Hider(self._compiled.control_tokens)
+        chat = hider.hide_messages(chat if taken is None else taken)
+        final = _open_final(chat) if message.continues else ""
+        text = self._write(self._form.given(chat), {**hider.hide(message.given), **message.own})
+        if taken is None:
+            _check_complete(chat, text)
+        if message.continues:
+            text = _cut_at_tag(text, final)
+        text, plain = hider.reveal(text)
+        size_bytes = len(text.encode(errors="surrogatepass"))
+        if size_bytes > self._compiled.max_bytes:
+            raise PromptTooLong.in_bytes(prompt_bytes=size_bytes, max_bytes=self._compiled.max_bytes)
+        return Answer(text, plain)
+
+    def _write(self, chat: list[Message], variables: dict[str, Any]) -> str:
+        variables = {**self._compiled.special_tokens, **variables, "messages": chat}
+        return self._template.render({**variables, "tools": variables.get("tools") or self._no_tools})
+
+    def _probe(self, chat: list[Message], **variables: Any) -> str | None:
+        """The prompt of a chat that has the template's form. None if the template refuses it."""
+        try:
+            return self._write(chat, {**_PROBED, **variables})
+        except Exception:  # noqa: BLE001 - as the sandbox does: a template fails with anything
+            return None
+
+    def _knows_role(self, role: str) -> bool:
+        if role not in self._known_roles:
+            if len(self._known_roles) > _MOST_KEPT:
+                self._known_roles.clear()
+            self._known_roles[role] = knows_role(lambda chat: self._probe(self._form.given(chat)), role)
+        return self._known_roles[role]
+
+    def _arranged_for(self, chat: list[Message], message: Render) -> list[Message] | None:
+        """The first arrangement of which the template writes every message. None if there is none.
+
+        It depends on nothing of the texts, so it is found with other, short ones, once for all such chats.
+        """
+        variables = dict(message.own)
+        if not message.given.get("tools"):
+            variables["tools"] = None
+        key = sha256(repr((shape_of(chat), variables)).encode()).digest()
+        if key not in self._steps:
+            if len(self._steps) > _MOST_KEPT:
+                self._steps.clear()
+            tried = arrangements(with_words(chat))
+            self._steps[key] = next((steps for steps, made in tried if self._writes(made, variables)), None)
+        steps = self._steps[key]
+        return None if steps is None else arranged(chat, steps)
+
+    def _writes(self, chat: list[Message], variables: dict[str, Any]) -> bool:
+        text = self._probe(self._form.given(chat), **variables)
+        return text is not None and has_words(text, chat)
+
+
+def _check_complete(chat: list[Message], text: str) -> None:
+    """Raise E1702 for a message that the template left out."""
+    at = 0
+    for index, message in enumerate(chat):
+        content = message.get("content", "").strip()
+        found = text.find(content, at)
+        at = found if found >= 0 else text.find(content)
+        if at < 0:
+            reason = f"it leaves out message {index + 1} of {len(chat)}, of the role {message['role']}"
+            raise ChatTemplateRefused(reason=reason)
 
 
 def _read(messages: Any) -> Any:

@@ -26,7 +26,7 @@ from engine.machine.root import own_environment
 from errors.chat import ChatTemplateBroken, ChatTemplateRefused
 from errors.coded_error import CodedError
 from errors.wire import WireError
-from runner.chat.rendering import Answer, Compile, Render, render
+from runner.chat.rendering import Answer, ChatProgram, Compile, Render
 
 RENDER_S = 5.0
 """Limit of processor time, so that a busy machine does not matter. A long chat takes milliseconds."""
@@ -181,18 +181,17 @@ def main() -> None:
     from runner.chat.jinja import compile_template, reason_of
 
     _set_limits()
-    templates: dict[str, Any] = {}
-    compiled = Compile({}, "")
+    programs: dict[str, ChatProgram] = {}
     message: Compile | Render | None
     while (message := _receive(connection, Compile | Render)) is not None:
         signal.setitimer(signal.ITIMER_PROF, RENDER_S)
         answer = Answer()
         try:
             if isinstance(message, Compile):
-                compiled = message
                 templates = {name: compile_template(text) for name, text in message.sources.items()}
+                programs = {name: ChatProgram(each, message) for name, each in templates.items()}
             else:
-                answer = render(templates[message.name], message, compiled)
+                answer = programs[message.name].render(message)
         except CodedError as exc:
             answer = Answer(error=WireError.of(exc))
         # NOTE: a template is a program: it fails with its own messages, and with Python's errors as well.

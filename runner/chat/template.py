@@ -73,7 +73,6 @@ class ChatTemplate:
             given={**(arguments or {}), "tools": tools or None, "documents": documents},
             own={"add_generation_prompt": adds_generation_prompt and not continues},
         )
-        message.own |= {key: text for key, text in self._special_tokens.items() if key not in message.given}
         answer = self._renderer.render(message)
         return MarkedText(answer.text, answer.plain) if answer.plain else answer.text
 
@@ -89,7 +88,14 @@ class ChatTemplate:
 
     @cached_property
     def _renderer(self) -> ChatRenderer:
-        return ChatRenderer(Compile(dict(self._sources), self._place, self._control_tokens, self._max_bytes))
+        compile_ = Compile(
+            dict(self._sources),
+            self._place,
+            dict(self._special_tokens),
+            self._control_tokens,
+            self._max_bytes,
+        )
+        return ChatRenderer(compile_)
 
     def check(self) -> None:
         """Compile the templates now. Raises E1701."""

@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from errors.requests import InvalidInput
-from runner.chat.messages import checked_messages
+from runner.chat import messages as chat_messages
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+def checked_messages(messages: Any, *known: str) -> list[dict[str, Any]]:
+    """For a template that knows these roles beside OpenAI's four."""
+    return chat_messages.checked_messages(messages, lambda role: role in known)
 
 
 def assistant(**fields: Any) -> dict[str, Any]:
@@ -59,16 +64,50 @@ def test_a_result_belongs_to_an_earlier_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "meant"), [("usr", "user"), ("User", "user"), ("asistant", "assistant"), ("sytem", "system")]
+    ("role", "expected"),
+    [
+        *(("usr", "user,"), ("User", "user,"), ("human", "user,"), ("asistant", "assistant,")),
+        *(("ai", "assistant,"), ("model", "assistant,"), ("sytem", "system,"), ("function", "tool,")),
+        ("narrator", "system, developer, user, assistant or tool,"),
+    ],
 )
-def test_a_misspelled_role_is_refused(role: str, meant: str) -> None:
-    with pytest.raises(InvalidInput, match=rf"messages\[0\].role must be {meant}, .* but is '{role}'"):
-        checked_messages([{"role": role, "content": "Hi"}])
+def test_a_role_that_neither_openai_nor_the_template_knows_is_refused(role: str, expected: str) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": role, "content": "Hi"}]
+    with pytest.raises(InvalidInput, match=rf"messages\[1\].role must be {expected} .*but is '{role}'"):
+        checked_messages(messages)
+    assert checked_messages(messages, role)[1]["role"] == role
 
 
-@pytest.mark.parametrize("role", ["function", "developer", "ipython", "observation", "model", "user1", "gpt"])
-def test_a_template_may_know_other_roles(role: str) -> None:
-    assert checked_messages([{"role": role, "content": "Hi"}])[0]["role"] == role
+def test_a_developer_is_the_system_to_a_template_that_knows_none() -> None:
+    (message,) = checked_messages([{"role": "developer", "content": "Be brief."}])
+    assert message == {"role": "system", "content": "Be brief."}
+    (message,) = checked_messages([{"role": "developer", "content": "Be brief."}], "developer")
+    assert message["role"] == "developer"
+
+
+@pytest.mark.parametrize("fields", [{}, {"content": None}, {"content": []}, {"refusal": None}])
+def test_an_answer_may_be_nothing(fields: dict[str, Any]) -> None:
+    assert assistant(**fields) == {"role": "assistant", "content": ""}
+    assert assistant(**fields, reasoning="A city.")["content"] == ""
+    assert "content" not in assistant(**fields, tool_calls=[CALL])
+
+
+def test_a_refusal_is_what_the_assistant_said() -> None:
+    assert assistant(content=None, refusal="No.") == {"role": "assistant", "content": "No."}
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        *(('{"at": 1}', {"at": 1}), ({"at": 1}, {"at": 1}), ('"{\\"at\\": 1}"', {"at": 1})),
+        *((written, {}) for written in (None, "", " ", "null", "{}", "[]", [], '""')),
+        *((written, written) for written in ('{"at": 1', "at=1", "[1]", '"at"', "5")),
+        ([1], "[1]"),
+    ],
+)
+def test_arguments_are_an_object_or_the_text_that_the_model_wrote(given: object, read: object) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": given}}
+    assert assistant(tool_calls=[call])["tool_calls"][0]["function"]["arguments"] == read
 
 
 def test_an_empty_list_of_calls_is_none() -> None:
@@ -79,7 +118,7 @@ def test_an_empty_list_of_calls_is_none() -> None:
 @pytest.mark.parametrize(
     ("fields", "place"),
     [
-        ({}, "content"),
+        ({"function_call": {"name": "look", "arguments": "{}"}}, "function_call"),
         ({"tool_calls": {}}, "tool_calls"),
         ({"tool_calls": [{}]}, r"tool_calls\[0\]"),
         ({"tool_calls": [{"function": {"arguments": "{}"}}]}, r"tool_calls\[0\].function.name"),

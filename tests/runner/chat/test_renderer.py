@@ -114,8 +114,9 @@ def test_a_prompt_that_would_be_too_long_is_refused() -> None:
 
 def test_what_a_chat_is_made_from_is_limited_too() -> None:
     """Whether or not the template has a use for it."""
-    template = ChatTemplate({"default": "{{ messages[0].role }}"}, {}, _max_bytes=1000)
-    assert template.render(chat("é" * 300)) == "user"
+    source = "{{ messages[0].content[:9] }}"
+    template = ChatTemplate({"default": source}, {}, _max_bytes=1000)
+    assert template.render(chat("é" * 300)) == "é" * 9
     large = "é" * 600
     call = {"type": "function", "function": {"name": "f", "arguments": f'["{large}"]'}}
     for messages, more in (
@@ -136,7 +137,7 @@ def test_what_a_chat_is_made_from_is_limited_too() -> None:
     fast.few(["[" * 100_000, "[" + "{}," * 300_000 + "{}]", "[" + '{"role": "a", "content": ""},' * 100_000]),
 )
 def test_hostile_json_is_read_in_the_sandbox(messages: str) -> None:
-    template = ChatTemplate({"default": "{{ messages | length }}"}, {})
+    template = ChatTemplate({"default": "{{ messages | length }}{{ messages[0].content }}"}, {})
     with pytest.raises(CodedError, match=r"E1005|E1702"):
         template.render(messages)
-    assert template.render(chat("hi")) == "1"
+    assert template.render(chat("hi")) == "1hi"

@@ -28,6 +28,10 @@ def template(source: str, **special_tokens: str) -> ChatTemplate:
     return ChatTemplate({"default": source}, special_tokens)
 
 
+def no_role(role: str) -> bool:
+    return False
+
+
 def code_of(raised: pytest.ExceptionInfo[CodedError]) -> str:
     return raised.value.code
 
@@ -38,24 +42,29 @@ def test_special_tokens_and_messages_are_filled_in(tmp_path: Path) -> None:
     assert load_chat_template(tmp_path, None).render(ASKED) == "<s>[user]Hello"
 
 
+def writing(name: str) -> str:
+    """A template that writes its name."""
+    return name + "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
 def test_a_file_wins_over_the_configuration_and_the_setting_over_both(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "configuration"}))
-    assert load_chat_template(tmp_path, None).render(ASKED) == "configuration"
-    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "json"}))
-    assert load_chat_template(tmp_path, None).render(ASKED) == "json"
-    (tmp_path / "chat_template.jinja").write_text("jinja")
-    assert load_chat_template(tmp_path, None).render(ASKED) == "jinja"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": writing("configuration ")}))
+    assert load_chat_template(tmp_path, None).render(ASKED) == "configuration Hello"
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": writing("json ")}))
+    assert load_chat_template(tmp_path, None).render(ASKED) == "json Hello"
+    (tmp_path / "chat_template.jinja").write_text(writing("jinja "))
+    assert load_chat_template(tmp_path, None).render(ASKED) == "jinja Hello"
     setting = tmp_path / "mine.jinja"
-    setting.write_text("setting")
-    assert load_chat_template(tmp_path, setting).render(ASKED) == "setting"
+    setting.write_text(writing("setting "))
+    assert load_chat_template(tmp_path, setting).render(ASKED) == "setting Hello"
 
 
 def test_of_named_templates_the_one_for_tools_is_taken_where_there_are_tools(tmp_path: Path) -> None:
-    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "with tools"}]
+    named = [{"name": name, "template": writing(f"{name} ")} for name in ("default", "tool_use")]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     loaded = load_chat_template(tmp_path, None)
-    assert loaded.render(ASKED) == "plain"
-    assert loaded.render(ASKED, tools=[{"type": "function"}]) == "with tools"
+    assert loaded.render(ASKED) == "default Hello"
+    assert loaded.render(ASKED, tools=[{"type": "function"}]) == "tool_use Hello"
 
 
 def test_no_template_is_an_error_only_when_one_is_asked_for(tmp_path: Path) -> None:
@@ -110,44 +119,36 @@ def test_the_last_message_is_continued() -> None:
 
 
 def test_the_template_gets_tools_documents_and_its_own_arguments() -> None:
-    source = "{{ tools | tojson }}{{ documents[0].title }}{{ thinking }}{{ add_generation_prompt }}"
+    variables = "{{ tools | tojson }}{{ documents[0].title }}{{ thinking }}{{ add_generation_prompt }}"
+    source = "{{ messages[0].content }}" + variables
     given: dict[str, Any] = {"tools": [{"a": "é<"}], "documents": [{"title": "T"}]}
     text = template(source).render(ASKED, arguments={"thinking": False}, **given)
-    assert text == '[{"a": "é<"}]TFalseTrue'
+    assert text == 'Hello[{"a": "é<"}]TFalseTrue'
 
 
 def test_content_is_a_text_or_parts_of_text() -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    assert checked_messages([{"role": "user", "content": parts}])[0]["content"] == "one\ntwo"
+    assert checked_messages([{"role": "user", "content": parts}], no_role)[0]["content"] == "one\ntwo"
     image = {"type": "image_url", "image_url": {"url": "x"}}
     with pytest.raises(InvalidInput, match=r"messages\[0\]\.content\[1\] must be .*'image_url'"):
-        checked_messages([{"role": "user", "content": [parts[0], image]}])
-
-
-def test_arguments_of_tool_calls_are_read_and_none_is_left_out() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
-    (message,) = checked_messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
-    assert "content" not in message
-    assert message["tool_calls"][0]["function"]["arguments"] == {"at": 1}
-
-
-@pytest.mark.parametrize("written", ['{"at": 1', "at=1"])
-def test_arguments_that_a_model_wrote_and_are_no_json_stay_text(written: str) -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": written}}
-    (message,) = checked_messages([{"role": "assistant", "tool_calls": [call]}])
-    assert message["tool_calls"][0]["function"]["arguments"] == written
+        checked_messages([{"role": "user", "content": [parts[0], image]}], no_role)
 
 
 def test_ids_of_calls_are_short_where_the_template_requires_it() -> None:
     given = "call_0123456789abcdef"
     call = {"id": given, "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    result = {"role": "tool", "tool_call_id": given, "content": "5"}
-    chat = [{"role": "assistant", "tool_calls": [call]}, result]
-    source = "{{ messages[0].tool_calls[0].id }} {{ messages[1].tool_call_id }}"
-    assert template(source).render(chat).split() == [given] * 2
-    required = "{% if messages[0].tool_calls[0].id | length != 9 %}{{ raise_exception('short!') }}{% endif %}"
-    first, second = template(required + source).render(chat).split()
-    assert first == second
+    chat = [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": given, "content": "5"},
+    ]
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls %}REQUIRED{{ c.id }}="
+        "{{ c.function.arguments | tojson }} {% endfor %}{{ m.content }} {{ m.tool_call_id }}{% endfor %}"
+    )
+    assert template(source.replace("REQUIRED", "")).render(chat).split() == [f"{given}={{}}", "5", given]
+    required = "{% if c.id | length != 9 %}{{ raise_exception('short!') }}{% endif %}"
+    first, _, second = template(source.replace("REQUIRED", required)).render(chat).split()
+    assert first == f"{second}={{}}"
 
 
 def test_the_servers_system_prompt_is_for_chats_that_bring_none() -> None:

@@ -1,0 +1,81 @@
+"""Chats of every shape that clients send, for tests over many templates. No two texts are the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from runner.chat.jinja import compile_template
+from runner.chat.rendering import ChatProgram, Compile, Render
+
+Chat = list[dict[str, Any]]
+
+_LETTERS = {"s": "system", "d": "developer", "u": "user", "a": "assistant", "t": "tool"}
+_SHAPES = (
+    *("u", "s", "d", "su", "du", "sdu", "ssu", "uu", "uau", "uaau", "suau", "uauu"),
+    *("uasu", "uadu", "suasu", "suadu", "uaus", "uas", "uad", "duau", "suaus"),
+    *("uct", "succtt", "uctau", "uctu", "uctctu", "uCt", "sdCtsu", "suCtCtdu", "uc", "ucau", "uctauctu"),
+    *("ueu", "uru", "uRt", "ueua", "suru"),
+)
+"""A letter per message. c: a call, C: and a text, e: an empty answer, r: reasoning alone, R: and a call."""
+_ARGUMENTS = ("", "null", "[]", "{}", '{"city": "Par', '["Paris"]', '"Paris"', '{"city": "Paris"}', None)
+_TOOL = {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}
+TOOLS = [{"type": "function", "function": _TOOL}]
+
+
+def shaped(shape: str) -> Chat:
+    """A chat of the shape, as the server's own answers and OpenAI's clients write it."""
+    chat: Chat = []
+    waiting: list[str] = []
+    for number, letter in enumerate(shape):
+        message: dict[str, Any] = {"role": _LETTERS.get(letter, "assistant"), "content": _text(number)}
+        if letter in "cer":
+            message["content"] = None
+        if letter in "rR":
+            message |= dict.fromkeys(("reasoning", "reasoning_content"), "I think.")
+        if letter in "cCR":
+            waiting.append(f"call_{number:024}")
+            message["tool_calls"] = [call_with(json.dumps({"city": _text(number, "called")}), waiting[-1])]
+        if letter == "t":
+            message["tool_call_id"] = waiting.pop(0)
+        chat.append(message)
+    return chat
+
+
+def _text(number: int, what: str = "said") -> str:
+    return f"This was {what} as number {number:02}."
+
+
+def call_with(arguments: Any, id_: str = "call_1") -> dict[str, Any]:
+    return {"id": id_, "type": "function", "function": {"name": "look", "arguments": arguments}}
+
+
+def all_chats() -> Iterator[tuple[str, Chat, list[str]]]:
+    """A name, the chat, and the texts that have to be in the prompt."""
+    for shape in _SHAPES:
+        chat = shaped(shape)
+        texts = [each["content"] for each in chat if each["content"]]
+        texts += [_text(at, "called") for at, letter in enumerate(shape) if letter in "cCR"]
+        yield shape, chat, texts
+    for arguments in _ARGUMENTS:
+        answer = {"role": "assistant", "content": None, "tool_calls": [call_with(arguments)]}
+        result = {"role": "tool", "tool_call_id": "call_1", "content": "Not found."}
+        chat = [{"role": "user", "content": "Where?"}, answer, result]
+        written = ["Par"] if "Par" in str(arguments) else []
+        yield f"arguments {arguments}", chat, ["Where?", "Not found.", *written]
+
+
+def program_of(source: str) -> ChatProgram:
+    special_tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+    return ChatProgram(compile_template(source), Compile({}, "", special_tokens))
+
+
+def rendered(
+    program: ChatProgram, chat: Chat, *, has_tools: bool = False, system_prompt: str = "", **variables: Any
+) -> str:
+    given = {"tools": TOOLS if has_tools else None, "documents": None, **variables}
+    own = {"add_generation_prompt": True}
+    # NOTE: a copy, as messages come from a client each time.
+    message = Render("default", json.dumps(chat), system_prompt, continues=False, given=given, own=own)
+    return program.render(message).text

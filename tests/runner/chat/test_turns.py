@@ -1,0 +1,151 @@
+"""What clients send reaches the model by every kind of template: as it is where the template takes it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from errors.chat import ChatTemplateRefused
+from runner.chat.form import Form
+from tests.runner.chat.chats import all_chats, call_with, program_of, rendered, shaped
+
+FOUR_ROLES = (
+    "{% for m in messages %}{% if m.role in ['system', 'user'] %}[{{ m.role }}]{{ m.content }}"
+    "{% elif m.role == 'assistant' %}[assistant]{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+    "<call>{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}"
+    "{% elif m.role == 'tool' %}[result]{{ m.content }}{% endif %}{% endfor %}"
+)
+ANY_ROLE = "{% for m in messages %}{{ '[' + m['role'] + ']' + m['content'] }}{% endfor %}"
+STRICT = (
+    "{% set ns = namespace(next='user') %}{% for m in messages %}"
+    "{% if m.role == 'system' %}{% if not loop.first %}{{ raise_exception('System first.') }}{% endif %}"
+    "{{ '[system]' + m.content }}"
+    "{% elif m.role == 'user' or m.role == 'assistant' %}"
+    "{% if m.role != ns.next %}{{ raise_exception('Roles alternate.') }}{% endif %}"
+    "{% set ns.next = 'user' if m.role == 'assistant' else 'assistant' %}{{ '[' + m.role + ']' + m.content }}"
+    "{% for c in m.tool_calls or [] %}<call>{% for k, v in c.function.arguments | items %}"
+    "{{ k }}={{ v }}{% endfor %}{% endfor %}"
+    "{% elif m.role == 'tool' %}{% set ns.next = 'assistant' %}[result]{{ m.content }}"
+    "{% else %}{{ raise_exception('Unknown role.') }}{% endif %}{% endfor %}"
+)
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('No system.') }}{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Roles alternate.') }}{% endif %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}"
+)
+NULL_BESIDE_CALLS = (
+    "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
+    "{% for c in m.tool_calls %}<call>{{ c.function.name + c.function.arguments }}{% endfor %}"
+    "{% elif m.role == 'assistant' %}[assistant]{{ m.content.split('</think>')[-1] }}"
+    "{% else %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
+)
+CALLS_ALONE = (
+    "{% for m in messages %}{% if m.tool_calls %}<call>{{ m.tool_calls[0].function.arguments | tojson }}"
+    "{% if m.tool_calls | length > 1 %}{{ raise_exception('One call.') }}{% endif %}"
+    "{% else %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
+)
+PARTS = (
+    "{% if tools | length %}<tools>{% endif %}{% for m in messages %}"
+    "[{{ m.role }}]{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}"
+    "{% endfor %}{% endfor %}"
+)
+NO_EMPTY_ANSWER = (
+    "{% for m in messages %}{% if m.role == 'assistant' and not m.content and not m.tool_calls %}"
+    "{{ raise_exception('An answer is not empty.') }}{% endif %}[{{ m.role }}]{{ m.content }}"
+    "{% for c in m.tool_calls %}<call>{{ c.function.arguments }}{% endfor %}{% endfor %}"
+)
+TEMPLATES = {name: source for name, source in globals().items() if name.isupper()}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_each_text_is_in_the_prompt_or_the_chat_is_refused(name: str) -> None:
+    program = program_of(TEMPLATES[name])
+    for (shape, chat, texts), has_tools in itertools.product(all_chats(), (False, True)):
+        try:
+            prompt = rendered(program, chat, has_tools=has_tools)
+        except ChatTemplateRefused:
+            pytest.fail(f"{shape} is refused")
+        assert [each for each in texts if each not in prompt] == [], shape
+
+
+def test_what_the_template_takes_is_given_as_it_is() -> None:
+    program = program_of(FOUR_ROLES)
+    assert rendered(program, shaped("ssuua")).count("[") == 5
+    late = rendered(program, shaped("uasu"))
+    assert [late.index(f"number {number:02}") for number in range(4)] == sorted(
+        late.index(f"number {number:02}") for number in range(4)
+    )
+
+
+def test_a_strict_template_gets_the_turns_that_it_takes() -> None:
+    program = program_of(STRICT)
+    text = [f"This was said as number {number:02}." for number in range(6)]
+    assert rendered(program, shaped("ssuu")) == f"[system]{text[0]}\n\n{text[1]}[user]{text[2]}\n\n{text[3]}"
+    assert (
+        rendered(program, shaped("uadu"))
+        == f"[system]{text[2]}[user]{text[0]}[assistant]{text[1]}[user]{text[3]}"
+    )
+    assert rendered(program, shaped("uas")) == f"[user]{text[0]}[assistant]{text[1]}[user]{text[2]}"
+    assert rendered(program, shaped("uctu")).endswith(f"[result]{text[2]}\n\n{text[3]}")
+
+
+def test_a_template_without_system_gets_it_in_the_users_turn() -> None:
+    prompt = rendered(program_of(NO_SYSTEM), shaped("uau"), system_prompt="Be brief.")
+    assert prompt.startswith("[user]Be brief.\n\nThis was said as number 00.[assistant]")
+
+
+def test_the_servers_system_prompt_gives_way_to_a_developers() -> None:
+    prompt = rendered(program_of(FOUR_ROLES), shaped("du"), system_prompt="Be brief.")
+    assert prompt == "[system]This was said as number 00.[user]This was said as number 01."
+
+
+def test_a_developer_stays_one_where_the_template_has_the_role() -> None:
+    knowing = "{{ '<dev>' if messages[0].role == 'developer' else '' }}" + ANY_ROLE
+    assert rendered(program_of(knowing), shaped("du")).startswith("<dev>[developer]")
+    assert rendered(program_of(ANY_ROLE), shaped("du")).startswith("[system]")
+
+
+def test_calls_are_text_for_a_template_that_writes_none() -> None:
+    prompt = rendered(program_of(ANY_ROLE), shaped("uct"))
+    call = '{"name": "look", "arguments": {"city": "This was called as number 01."}}'
+    assert prompt == f"[user]This was said as number 00.[assistant]{call}[user]This was said as number 02."
+
+
+@pytest.mark.parametrize(
+    ("source", "form"),
+    [
+        (FOUR_ROLES, Form(takes_any_arguments=True)),
+        (ANY_ROLE, Form(missing_content="")),
+        (NULL_BESIDE_CALLS, Form(missing_content=None, has_text_arguments=True, takes_any_arguments=True)),
+        (STRICT, Form(missing_content="")),
+    ],
+)
+def test_the_form_of_a_template_is_found_by_rendering(source: str, form: Form) -> None:
+    assert program_of(source)._form == form
+
+
+def test_arguments_that_are_no_object_are_one_where_the_template_needs_it() -> None:
+    chat = [
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "tool_calls": [call_with('{"city": "P')]},
+    ]
+    assert rendered(program_of(STRICT), chat).endswith('<call>arguments={"city": "P')
+    assert rendered(program_of(NULL_BESIDE_CALLS), chat).endswith('<call>look{"city": "P')
+    chat[1]["tool_calls"] = [call_with('{"city":"Paris"}')]
+    assert rendered(program_of(NULL_BESIDE_CALLS), chat).endswith('<call>look{"city": "Paris"}')
+
+
+def test_what_is_refused_has_the_templates_own_words() -> None:
+    with pytest.raises(Exception, match="Roles alternate"):
+        rendered(program_of(STRICT), shaped("au"))
+    with pytest.raises(ChatTemplateRefused, match="leaves out message 1 of 2, of the role user"):
+        rendered(program_of("{{ messages[-1].content }}"), shaped("ua"))
+
+
+def test_nothing_but_its_shape_decides_how_a_chat_is_given() -> None:
+    """A client's variables don't change what others get."""
+    program = program_of("{% if x %}{{ raise_exception('No.') }}{% endif %}" + FOUR_ROLES)
+    with pytest.raises(Exception, match="No"):
+        rendered(program, shaped("ssuu"), x=True)
+    assert rendered(program, shaped("ssuu")).count("[") == 4
