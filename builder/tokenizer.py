@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from builder.engine_environment import run_conversion
 from builder.weights.checkpoint import read_object
 from builder.weights.files import place
-from builder.weights.model_files import TOKENIZER_FILES, Model, supporting_names
+from builder.weights.model_files import Model, supporting_names, tokenizer_names
 from errors.build import ConversionFailed
 from errors.build_config import TokenizerUnusable
 
@@ -20,9 +20,8 @@ _SLOW_FILES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 def place_tokenizer(model: Model, directory: Path, *, scratch: Path, trust_remote_code: bool) -> int:
     """Put the model's tokenizer files into ``directory``, as a fast one; returns the vocabulary size."""
     if "tokenizer.json" in model.files:
-        for name in TOKENIZER_FILES:
-            if name in model.files:
-                place(model.files[name], directory / name)
+        for name in tokenizer_names(model.files):
+            place(model.files[name], directory / name)
     else:
         _convert(model, directory, scratch, trust_remote_code=trust_remote_code)
     tokenizer = _load(model.name, directory / "tokenizer.json")
@@ -61,9 +60,9 @@ def _convert(model: Model, directory: Path, scratch: Path, *, trust_remote_code:
         raise TokenizerUnusable(model=model.name, problem=exc.sentence) from exc
     if not (fast / "tokenizer.json").exists():
         raise TokenizerUnusable(model=model.name, problem="transformers wrote no tokenizer.json for it")
-    for name in TOKENIZER_FILES:
-        if (fast / name).exists():
-            place(fast / name, directory / name)
+    made = {path.relative_to(fast).as_posix(): path for path in fast.rglob("*") if path.is_file()}
+    for name in tokenizer_names(made):
+        place(made[name], directory / name)
 
 
 def _write_config(model: Model, tokenizer: Tokenizer, path: Path) -> None:

@@ -30,6 +30,7 @@ _SPLITS = {
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _QWEN2),
     "tekken": _TEKKEN,
 }
+_TEMPLATE = "tokenizer.chat_template"
 _WHOLE_WORDS_FIRST = (_LLAMA3, _TEKKEN)
 """Their words that are in the vocabulary are not merged from parts."""
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r")
@@ -155,9 +156,19 @@ def _finish(
         "clean_up_tokenization_spaces": False,
         **{f"{role}_token": token for role, token in special.items() if token is not None},
     }
-    if template := file.get("tokenizer.chat_template", str):
-        config["chat_template"] = template
+    if templates := _chat_templates(file):
+        named = [{"name": name, "template": template} for name, template in templates.items()]
+        config["chat_template"] = named if {*templates} - {"default"} else templates["default"]
     return config
+
+
+def _chat_templates(file: GgufFile) -> dict[str, str]:
+    """By name; others than ``default`` are ``tokenizer.chat_template.NAME``."""
+    found = {"default": file.get(_TEMPLATE, str)}
+    for key in file.metadata:
+        if key.startswith(f"{_TEMPLATE}."):
+            found[key.removeprefix(f"{_TEMPLATE}.")] = file.get(key, str)
+    return {name: template for name, template in found.items() if template}
 
 
 def _token(file: GgufFile, tokens: tuple[str, ...], role: str) -> str | None:

@@ -59,7 +59,6 @@ def place_configuration(work: Work) -> None:
             if name.endswith(".py"):
                 place(work.model.files[name], work.directory / name)
     for name in pooling_names(work.model.files):
-        (work.directory / name).parent.mkdir(exist_ok=True)
         place(work.model.files[name], work.directory / name)
     if (pooling := read_pooling(work.directory)) is not None:
         asked = work.facts.max_seq_len

@@ -4,8 +4,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pydantic import SecretStr
 
@@ -22,6 +21,9 @@ TOKENIZER_FILES = (
     "chat_template.json",
 )
 """What the serving side reads of a tokenizer; what a slow one is made of stays outside."""
+
+TEMPLATES = "additional_chat_templates/*.jinja"
+"""Further chat templates by name, as transformers saves them."""
 
 _SUPPORTING = ("*.json", "*.jinja", "tokenizer.model", "spiece.model", "vocab.txt", "merges.txt")
 _NOT_WEIGHTS = re.compile(r"(adapter|optimizer|scheduler|training_args|rng_state|random_states)")
@@ -66,8 +68,18 @@ class Sources:
 
 def supporting_names(names: Iterable[str], *, code: bool) -> list[str]:
     """The names of configuration and tokenizer files, and with ``code`` of the model's own Python files."""
-    patterns = (*_SUPPORTING, "*.py") if code else _SUPPORTING
-    return [name for name in names if "/" not in name and any(fnmatch(name, pattern) for pattern in patterns)]
+    patterns = (*_SUPPORTING, TEMPLATES, *(("*.py",) if code else ()))
+    return [name for name in names if any(_matches(name, pattern) for pattern in patterns)]
+
+
+def tokenizer_names(names: Iterable[str]) -> list[str]:
+    """The names of the files that the serving side reads of a tokenizer."""
+    return [name for name in names if name in TOKENIZER_FILES or _matches(name, TEMPLATES)]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """NOTE: by ``fnmatch`` a star stands for slashes too."""
+    return PurePosixPath("/", name).match(f"/{pattern}")
 
 
 def weight_names(

@@ -6,7 +6,14 @@ from pathlib import Path
 from builder.config.config import BuildConfig, LoraAdapter
 from builder.weights.checkpoint import check_shards
 from builder.weights.hub import Hub
-from builder.weights.model_files import Model, Sources, index_name, supporting_names, weight_names
+from builder.weights.model_files import (
+    TEMPLATES,
+    Model,
+    Sources,
+    index_name,
+    supporting_names,
+    weight_names,
+)
 from builder.weights.model_tar import obtain_model_tar
 from engine.pooling import pooling_names
 from errors.build_config import ModelPathInvalid, ModelUnusable
@@ -78,7 +85,8 @@ def wanted_names(config: BuildConfig, names: Sequence[str], fetch: Fetch, *, wit
 
 def _of_folder(model: str, folder: Path, choose: _Choose, revision: str | None = None) -> Model:
     names = [path.name for path in sorted(folder.iterdir()) if path.is_file()]
-    names += [path.relative_to(folder).as_posix() for path in sorted(folder.glob("*/config.json"))]
+    for pattern in ("*/config.json", TEMPLATES):
+        names += [path.relative_to(folder).as_posix() for path in sorted(folder.glob(pattern))]
 
     def fetch(wanted: Sequence[str]) -> Mapping[str, Path]:
         return {name: folder / name for name in wanted}

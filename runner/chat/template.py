@@ -5,6 +5,7 @@ tags, and the special tokens by name. The template comes with the model, so it i
 (``runner.chat.sandbox``).
 """
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from runner.chat.rendering import MAX_TEXT_BYTES, Compile, Render
 
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
+_ADDITIONAL = "additional_chat_templates"
+"""A folder of further templates by name, as ``transformers`` saves them."""
 
 
 @dataclass(eq=False)
@@ -119,21 +122,27 @@ def load_chat_template(
         named = _read_object(engine_dir / "chat_template.json")
         found = named.get("chat_template", config.get("chat_template"))
         sources, place = _sources(found, engine_dir), str(engine_dir)
+    if override is None:
+        files = sorted((engine_dir / _ADDITIONAL).glob("*.jinja"))
+        sources |= {each.stem: _read_text(each) for each in files}
     return ChatTemplate(sources, special_tokens, place, control_tokens, max_bytes)
 
 
 def _sources(found: object, place: Path) -> dict[str, str]:
-    """One template or a list of named templates, as in tokenizer_config.json."""
+    """One template, or named ones in a list or an object, as in tokenizer_config.json."""
     if found is None:
         return {}
     if isinstance(found, str):
         return {_DEFAULT: found}
     try:
-        assert isinstance(found, list)
-        return {str(each["name"]): str(each["template"]) for each in found}
+        if not isinstance(found, dict):
+            assert isinstance(found, list)
+            found = {each["name"]: each["template"] for each in found}
+        assert all(isinstance(each, str) for each in itertools.chain(found, found.values()))
     except (AssertionError, KeyError, TypeError) as exc:
         reason = "it is neither a text nor a list of named texts"
         raise ChatTemplateBroken(place=place, reason=reason) from exc
+    return dict(found)
 
 
 def _special_tokens(*documents: Mapping[str, Any]) -> dict[str, str]:

@@ -142,6 +142,34 @@ def _with_calls_apart(messages: list[Message]) -> list[Message]:
     return made
 
 
+def _with_single_calls(messages: list[Message]) -> list[Message]:
+    """Each call is a turn, which its result follows: some templates write one call of a turn at most."""
+    made: list[Message] = []
+    for message in messages:
+        first, *others = message.get("tool_calls", [None])
+        if others:
+            made.append({**message, "tool_calls": [first]})
+            made += ({"role": message["role"], "tool_calls": [each]} for each in others)
+        elif message["role"] == "tool":
+            made.insert(_place_of_result(made, message.get("tool_call_id")), message)
+        else:
+            made.append(message)
+    return made
+
+
+def _place_of_result(messages: list[Message], id_: object) -> int:
+    """After the call among the last messages, and the results that it has already."""
+    for at in range(len(messages), 0, -1):
+        before = messages[at - 1]
+        if before["role"] == "user":
+            break
+        if any(call.get("id") == id_ for call in before.get("tool_calls", ())):
+            return at
+        if before.get("tool_call_id") == id_:
+            return at
+    return len(messages)
+
+
 def _with_calls_as_text(messages: list[Message]) -> list[Message]:
     """Calls are JSON in the assistant's text, and their results are the user's: for models without tools."""
     made = []
@@ -167,6 +195,7 @@ _STEPS: tuple[tuple[Steps, ...], ...] = (
     ((), (_with_calls_as_text,)),
     ((), (_with_system_in_front,), (_without_system,)),
     ((), (combined,), (combined, _with_text_in_results)),
+    ((), (_with_single_calls,)),
     ((), (_with_calls_apart,)),
     ((), (_with_blank_answers,)),
 )

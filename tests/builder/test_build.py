@@ -305,6 +305,17 @@ def test_an_embedding_engine_holds_what_describes_its_pooling(
     assert (manifest.max_seq_len, manifest.max_input_len) == (32, 32)
 
 
+@pytest.mark.parametrize("kind", ["transformers", "vllm"])
+def test_an_engine_holds_all_chat_templates_of_its_model(
+    tmp_path: Path, repository: Repository, kind: str
+) -> None:
+    names = ["chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja"]
+    repository.files |= {name: name.encode() for name in names}
+    manifest, content = run(tmp_path, model_id=MODEL_ID, engine=kind)
+    assert {*names} <= {*manifest.files}
+    assert all(content[name] == repository.files[name] for name in names)
+
+
 def test_a_pooling_that_is_not_supported_is_refused(tmp_path: Path, model: Path) -> None:
     write_pooling(model, modules=("Transformer", "Pooling", "Dense"), size=tiny_model.HIDDEN)
     with pytest.raises(PoolingUnsupported, match="the module Dense is not supported"):

@@ -8,6 +8,7 @@ from runner.api.error_response import Fields
 from runner.api.messages import bodies
 from runner.api.openai.bodies import ChatBody, Object
 from runner.api.openai.orders import call_of, chat_order, format_by, function_named, joined
+from runner.chat.turns import combined
 
 _NAMES = (
     (r"^response_format.*", "output_config.format"),
@@ -37,7 +38,7 @@ def chat_body(body: bodies.CountTokensBody, *, limits_thinking: bool) -> ChatBod
     """
     if not body.messages:
         raise InvalidInput(name="messages", expected="a list of at least one message", value=[])
-    messages = list(_messages(body))
+    messages = combined(_messages(body))
     continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     choice, thinking, output = body.tool_choice, body.thinking, body.output_config or bodies.OutputOptions()
     return chat_order(

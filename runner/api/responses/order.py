@@ -12,6 +12,7 @@ from runner.api.openai.bodies import MAX_TOOL_NAME, AnyObject, ChatBody, Object,
 from runner.api.openai.orders import call_of, chat_order, format_by, function_named, joined
 from runner.api.responses import bodies
 from runner.api.validation import convert
+from runner.chat.turns import combined
 
 _NAMES = (
     (r"^max_tokens", "max_output_tokens"),
@@ -132,7 +133,7 @@ def _tool_choice(choice: str | Object | None) -> str | Object | None:
 def _messages(body: bodies.ResponsesBody) -> list[Object]:
     messages = _Messages()
     if body.instructions:
-        messages.add_system(body.instructions)
+        messages.all.append({"role": "system", "content": body.instructions})
     if not isinstance(body.input, list):
         messages.all.append({"role": "user", "content": body.input})
     elif not body.input:
@@ -140,7 +141,7 @@ def _messages(body: bodies.ResponsesBody) -> list[Object]:
     else:
         for at, item in enumerate(body.input):
             messages.add(item, f"input[{at}]")
-    return messages.with_system()
+    return combined(messages.all)
 
 
 class _Messages:
@@ -148,8 +149,6 @@ class _Messages:
 
     def __init__(self) -> None:
         self.all: list[dict[str, Any]] = []
-        self._system: list[str] = []
-        """Before all others."""
 
     def add(self, item: Object, place: str) -> None:
         kind = item.get("type", "message")
@@ -159,7 +158,7 @@ class _Messages:
             case bodies.MessageItem("assistant", content):
                 self._assistant("content", "tool_calls")["content"] = joined(content)
             case bodies.MessageItem("system" | "developer", content):
-                self.add_system(joined(content))
+                self.all.append({"role": "system", "content": joined(content)})
             case bodies.MessageItem(role, content):
                 self.all.append({"role": role, "content": joined(content)})
             case bodies.FunctionCall() as call:
@@ -171,17 +170,6 @@ class _Messages:
             case bodies.ReasoningItem(summary, written):
                 message = self._assistant("content", "tool_calls", "reasoning_content")
                 message["reasoning_content"] = joined(written or summary)
-
-    def add_system(self, text: str) -> None:
-        """NOTE: some templates take one system message at most, at the front, and none of a developer."""
-        if self.all:
-            self.all.append({"role": "system", "content": text})
-        else:
-            self._system.append(text)
-
-    def with_system(self) -> list[Object]:
-        front = [{"role": "system", "content": "\n\n".join(self._system)}] if self._system else []
-        return [*front, *self.all]
 
     def _assistant(self, *later: str) -> dict[str, Any]:
         """The assistant's last message; a new one if it has one of the fields that come later."""

@@ -113,6 +113,18 @@ def test_a_byte_level_tokenizer_gives_the_tokens_of_the_original(tmp_path: Path,
     assert config["chat_template"] == gguf_models.TEMPLATE
 
 
+def test_named_chat_templates_are_kept(tmp_path: Path) -> None:
+    metadata = {
+        "tokenizer.chat_templates": ["tool_use"],
+        "tokenizer.chat_template.tool_use": "{{ tools }}",
+    }
+    folder = converted(gguf_models.write(tmp_path / "x.gguf", metadata=metadata))
+    assert read(folder / "tokenizer_config.json")["chat_template"] == [
+        {"name": "default", "template": gguf_models.TEMPLATE},
+        {"name": "tool_use", "template": "{{ tools }}"},
+    ]
+
+
 @pytest.mark.parametrize(
     ("pre", "words"),
     [

@@ -47,6 +47,12 @@ def test_a_missing_format_is_answered_by_those_there_are(
     assert remedy in str(caught.value)
 
 
+def test_further_chat_templates_are_taken_of_their_folder_alone() -> None:
+    names = [f"additional_chat_templates/{each}" for each in ("tool_use.jinja", "a/b.jinja", "x.txt")]
+    names += ["sub/additional_chat_templates/tool_use.jinja", "chat_template.jinja"]
+    assert supporting_names(names, code=True) == [names[0], "chat_template.jinja"]
+
+
 def test_code_is_taken_only_when_asked_for_and_subfolders_never() -> None:
     names = ["config.json", "tokenizer.model", "merges.txt", "README.md", "x.py", "sub/config.json", "a.txt"]
     assert supporting_names(names, code=False) == ["config.json", "tokenizer.model", "merges.txt"]

@@ -13,12 +13,28 @@ Chat = list[dict[str, Any]]
 
 _LETTERS = {"s": "system", "d": "developer", "u": "user", "a": "assistant", "t": "tool"}
 _SHAPES = (
-    *("u", "s", "d", "su", "du", "sdu", "ssu", "uu", "uau", "uaau", "suau", "uauu"),
+    *("u", "s", "d", "su", "du", "sdu", "ssu", "uu", "uau", "uaau", "suau", "uauu", "uptt", "sPttu"),
     *("uasu", "uadu", "suasu", "suadu", "uaus", "uas", "uad", "duau", "suaus"),
-    *("uct", "succtt", "uctau", "uctu", "uctctu", "uCt", "sdCtsu", "suCtCtdu", "uc", "ucau", "uctauctu"),
+    *(
+        "uct",
+        "succtt",
+        "uptt",
+        "sPttu",
+        "uctau",
+        "uctu",
+        "uctctu",
+        "uCt",
+        "sdCtsu",
+        "suCtCtdu",
+        "uc",
+        "ucau",
+        "uctauctu",
+    ),
     *("ueu", "uru", "uRt", "ueua", "suru"),
 )
-"""A letter per message. c: a call, C: and a text, e: an empty answer, r: reasoning alone, R: and a call."""
+"""Letters: c: a call, C: and a text, p: two calls, e: an empty answer, r: reasoning, R: and a call."""
+_CALLING = {**dict.fromkeys("cCR", ("called",)), **dict.fromkeys("pP", ("called", "asked"))}
+"""What the calls of a message have as arguments."""
 _ARGUMENTS = ("", "null", "[]", "{}", '{"city": "Par', '["Paris"]', '"Paris"', '{"city": "Paris"}', None)
 _TOOL = {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}
 TOOLS = [{"type": "function", "function": _TOOL}]
@@ -30,13 +46,16 @@ def shaped(shape: str) -> Chat:
     waiting: list[str] = []
     for number, letter in enumerate(shape):
         message: dict[str, Any] = {"role": _LETTERS.get(letter, "assistant"), "content": _text(number)}
-        if letter in "cer":
+        if letter in "cper":
             message["content"] = None
         if letter in "rR":
             message |= dict.fromkeys(("reasoning", "reasoning_content"), "I think.")
-        if letter in "cCR":
-            waiting.append(f"call_{number:024}")
-            message["tool_calls"] = [call_with(json.dumps({"city": _text(number, "called")}), waiting[-1])]
+        if letter in _CALLING:
+            called = _CALLING[letter]
+            ids = [f"call_{number:023}{at}" for at in range(len(called))]
+            arguments = (json.dumps({"city": _text(number, each)}) for each in called)
+            message["tool_calls"] = [call_with(each, id_) for each, id_ in zip(arguments, ids, strict=True)]
+            waiting += ids
         if letter == "t":
             message["tool_call_id"] = waiting.pop(0)
         chat.append(message)
@@ -56,7 +75,7 @@ def all_chats() -> Iterator[tuple[str, Chat, list[str]]]:
     for shape in _SHAPES:
         chat = shaped(shape)
         texts = [each["content"] for each in chat if each["content"]]
-        texts += [_text(at, "called") for at, letter in enumerate(shape) if letter in "cCR"]
+        texts += [_text(at, each) for at, letter in enumerate(shape) for each in _CALLING.get(letter, ())]
         yield shape, chat, texts
     for arguments in _ARGUMENTS:
         answer = {"role": "assistant", "content": None, "tool_calls": [call_with(arguments)]}

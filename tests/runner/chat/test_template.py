@@ -59,12 +59,30 @@ def test_a_file_wins_over_the_configuration_and_the_setting_over_both(tmp_path: 
     assert load_chat_template(tmp_path, setting).render(ASKED) == "setting Hello"
 
 
-def test_of_named_templates_the_one_for_tools_is_taken_where_there_are_tools(tmp_path: Path) -> None:
-    named = [{"name": name, "template": writing(f"{name} ")} for name in ("default", "tool_use")]
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+@pytest.mark.parametrize("place", ["configuration", "object", "json", "folder", "folder beside"])
+def test_of_named_templates_the_one_for_tools_is_taken_where_there_are_tools(
+    tmp_path: Path, place: str
+) -> None:
+    sources = {name: writing(f"{name} ") for name in ("default", "tool_use")}
+    named: object = [{"name": name, "template": source} for name, source in sources.items()]
+    if place == "object":
+        named = sources
+    if place.startswith("folder"):
+        (tmp_path / "additional_chat_templates").mkdir()
+        (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text(sources["tool_use"])
+        named = sources["default"]
+    if place == "folder":
+        (tmp_path / "chat_template.jinja").write_text(sources["default"])
+    else:
+        file = "chat_template.json" if place == "json" else "tokenizer_config.json"
+        (tmp_path / file).write_text(json.dumps({"chat_template": named}))
     loaded = load_chat_template(tmp_path, None)
     assert loaded.render(ASKED) == "default Hello"
     assert loaded.render(ASKED, tools=[{"type": "function"}]) == "tool_use Hello"
+    setting = tmp_path / "mine.jinja"
+    setting.write_text(writing("setting "))
+    overridden = load_chat_template(tmp_path, setting)
+    assert overridden.render(ASKED, tools=[{"type": "function"}]) == "setting Hello"
 
 
 def test_no_template_is_an_error_only_when_one_is_asked_for(tmp_path: Path) -> None:

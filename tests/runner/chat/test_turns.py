@@ -90,6 +90,15 @@ def test_a_strict_template_gets_the_turns_that_it_takes() -> None:
     assert rendered(program, shaped("uctu")).endswith(f"[result]{text[2]}\n\n{text[3]}")
 
 
+def test_each_result_follows_its_call_where_a_turn_has_one_call() -> None:
+    chat = shaped("uptt")
+    assert rendered(program_of(CALLS_ALONE), [*chat[:2], chat[3], chat[2]]).split("[tool]") == [
+        '[user]This was said as number 00.<call>{"city": "This was called as number 01."}',
+        'This was said as number 02.<call>{"city": "This was asked as number 01."}',
+        "This was said as number 03.",
+    ]
+
+
 def test_a_template_without_system_gets_it_in_the_users_turn() -> None:
     prompt = rendered(program_of(NO_SYSTEM), shaped("uau"), system_prompt="Be brief.")
     assert prompt.startswith("[user]Be brief.\n\nThis was said as number 00.[assistant]")
