@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from runner.api.openai.bodies import MAX_INT32, Count, Object, SamplingBody, Stop, TemplateArguments
+from runner.api.openai.bodies import (
+    MAX_INT32,
+    CallArguments,
+    Count,
+    Object,
+    SamplingBody,
+    Stop,
+    TemplateArguments,
+)
 
 NoEffect = Annotated[Any, Meta(description="No effect.")]
 
@@ -20,7 +28,7 @@ class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
 class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
     id: str
     name: str
-    input: Object
+    input: CallArguments = None
 
 
 class ToolResultBlock(msgspec.Struct, tag_field="type", tag="tool_result"):
@@ -44,7 +52,7 @@ class UserMessage(msgspec.Struct, tag_field="role", tag="user"):
 
 
 class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
-    content: str | list[AssistantBlock]
+    content: str | list[AssistantBlock] | None = None
 
 
 class SystemMessage(msgspec.Struct, tag_field="role", tag="system"):

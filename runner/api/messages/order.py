@@ -112,8 +112,8 @@ def _of_user(content: Any) -> Iterator[dict[str, Any]]:
 
 
 def _of_assistant(content: Any) -> dict[str, Any]:
-    if isinstance(content, str):
-        return {"role": "assistant", "content": content}
+    if content is None or isinstance(content, str):
+        return {"role": "assistant", "content": content or ""}
     message: dict[str, Any] = {"role": "assistant"}
     texts = [block for block in content if isinstance(block, bodies.TextBlock)]
     calls = [

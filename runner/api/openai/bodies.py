@@ -38,6 +38,8 @@ ToolName = Annotated[str, Meta(pattern=rf"^[a-zA-Z0-9_-]{{1,{MAX_TOOL_NAME}}}$(?
 Documents = Annotated[list[Object], Meta(description="Passed to the chat template.")]
 GenerationPrompt = Annotated[bool, Meta(description="Open an answer at the end of the prompt.")]
 Continues = Annotated[bool, Meta(description="Continue the last message.")]
+CallArguments = str | Object | list[Any] | None
+"""Of a call in the history: an object, or what the model wrote instead."""
 TemplateArguments = Annotated[Object, Meta(description="Variables of the chat template.")]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from runner.api.openai.bodies import ChatBody, Object, SamplingBody
+from runner.api.openai.bodies import CallArguments, ChatBody, Object, SamplingBody
 from runner.api.validation import convert
 
 
@@ -22,7 +22,7 @@ def format_by(schema: Object, name: str = "output") -> Object:
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
 
 
-def call_of(call_id: str, name: str, arguments: str | Object) -> Object:
+def call_of(call_id: str, name: str, arguments: CallArguments) -> Object:
     """How a chat writes a call of a tool."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 

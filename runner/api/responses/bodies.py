@@ -13,6 +13,7 @@ from runner.api.openai.bodies import (
     AnyObject,
     Body,
     Budget,
+    CallArguments,
     Count,
     Object,
     PlainText,
@@ -87,7 +88,7 @@ class MessageItem(msgspec.Struct):
 class FunctionCall(msgspec.Struct):
     call_id: str
     name: str
-    arguments: str
+    arguments: CallArguments = None
     namespace: str | None = None
 
 

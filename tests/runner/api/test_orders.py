@@ -127,6 +127,31 @@ def test_leading_system_and_developer_items_are_one_system_message() -> None:
     ]
 
 
+def test_turns_in_a_row_are_one() -> None:
+    turns = [{"role": role, "content": text} for role, text in zip("uusaauu", "1234567", strict=True)]
+    for turn in turns:
+        turn["role"] = {"u": "user", "s": "system", "a": "assistant"}[turn["role"]]
+    expected = [("user", "1\n\n2"), ("system", "3"), ("assistant", "4\n\n5"), ("user", "6\n\n7")]
+    for order in (
+        order_of_messages(convert({"messages": turns}, CountTokensBody), limits_thinking=True),
+        order_of_response(convert({"input": turns}, ResponsesBody)),
+    ):
+        assert [(each["role"], each["content"]) for each in order.messages] == expected
+
+
+@pytest.mark.parametrize("arguments", [{"city": "Paris"}, '{"city": "Par', "", None, [1]])
+def test_a_model_may_have_written_anything_as_arguments(arguments: object) -> None:
+    use = {"type": "tool_use", "id": "c1", "name": "weather", "input": arguments}
+    call = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": arguments}
+    messages = {"messages": [{"role": "assistant", "content": [use]}]}
+    for order in (
+        order_of_messages(convert(messages, CountTokensBody), limits_thinking=True),
+        order_of_response(convert({"input": [call]}, ResponsesBody)),
+    ):
+        ((made,),) = (each["tool_calls"] for each in order.messages)
+        assert made["function"]["arguments"] == arguments
+
+
 @pytest.mark.parametrize(
     ("field", "value", "named"),
     [
