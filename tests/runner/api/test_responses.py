@@ -79,7 +79,7 @@ def test_events_put_together_are_the_response(api: API) -> None:
         ),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input", "E1005"),
         (
-            {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": {}}]},
+            {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": 5}]},
             "input",
             "E1005",
         ),
