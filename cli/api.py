@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from builder.tokenizer_here import tokenizer_here
-from cli.curl_forms import WITH_KEY, curl_forms
+from cli.curl_forms import ready_lines
 from cli.progress import told_progress
 from engine.directory import Engine, load
 from engine.end_ids import read_json
@@ -51,12 +51,7 @@ async def _serve(settings: Settings, engine: Engine, place: ExternalTriton) -> N
 
 
 def _tell_ready(settings: Settings) -> None:
-    url = f"http://localhost:{settings.openai_port}/"
-    print(f"ready. Try:\n\n{curl_forms(0, 0, settings.openai_port)[-1].command}\n")
-    if settings.api_keys:
-        print(WITH_KEY)
-    print(f"OpenAI   {url}v1, and a page to try it: {url}")
-    print("Ctrl-C stops it.", flush=True)
+    print(*ready_lines(settings, cog_host=None), sep="\n", flush=True)
 
 
 def _settings(options: argparse.Namespace) -> Settings:

@@ -14,7 +14,7 @@ from typing import Any
 
 import urllib3
 
-from cli.curl_forms import CurlForm, curl_forms
+from cli.curl_forms import KEY, CurlForm, curl_forms
 from cli.inspect import describe
 from cli.progress import told_end, wait_ready
 from cli.serve import DEMO_DIR, check_all_ports_free, engine_environment, on_loopback
@@ -100,8 +100,9 @@ def _serve(port: int, engine_dir: Path, folder: Path) -> None:
         _step(4, f"Stream a prediction: {_STREAM_PROMPT!r}")
         _stream(f"{runner.url}/predictions")
         _step(5, "The same by curl")
-        for form in curl_forms(port, triton_port, settings.openai_port):
-            _show(form)
+        keys = settings.api_keys
+        for form in curl_forms(port, triton_port, settings.openai_port, has_keys=bool(keys)):
+            _show(form, *keys[:1])
 
 
 def _stream(url: str) -> None:
@@ -127,15 +128,14 @@ def _stream(url: str) -> None:
     )
 
 
-def _show(form: CurlForm) -> None:
-    """Run one documented request with curl, if it is installed, and show the answer."""
+def _show(form: CurlForm, key: str = "") -> None:
+    """Run one documented request with curl, if it is installed, and show the answer. ``key``: of API_KEYS."""
     print(f"\n# {form.name}\n{form.command}")
     if not shutil.which("curl"):
         print("  (curl is not installed)")
         return
-    done = subprocess.run(
-        form.arguments, capture_output=True, text=True, timeout=_STREAM_TIMEOUT_S, check=True
-    )
+    command = [argument.replace(KEY, key) for argument in form.arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_STREAM_TIMEOUT_S, check=True)
     answer = json.loads(done.stdout) if done.stdout.startswith("{") else {}
     if "output" in answer:
         output = repr("".join(answer["output"]))

@@ -8,7 +8,7 @@ from pathlib import Path
 from builder.engine_here import engine_here
 from builder.model_source import find_source
 from builder.weights.files import cache_folder
-from cli.curl_forms import WITH_KEY, curl_forms, embedding_form
+from cli.curl_forms import ready_lines
 from cli.inspect import describe
 from cli.progress import told_end, told_progress, wait_ready
 from engine.inspect import read_manifest
@@ -87,20 +87,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"starting; log: {log_path}", flush=True)
         limit_s = settings.cog.setup_timeout_s
         wait_ready(server, _READY_TIMEOUT_S if limit_s is None else limit_s + _BESIDE_SETUP_S)
-        print("ready. Try:\n")
-        forms = curl_forms(port, settings.triton_http_port, settings.openai_port)
-        if MODULES_NAME in manifest.files:
-            forms = [embedding_form(settings.openai_port)]
-        for form in forms:
-            print(f"{form.command}\n", flush=True)
-        print(f"Cog      {server.url}")
-        triton = f"{settings.triton_http_port} (HTTP), {settings.triton_grpc_port} (gRPC)"
-        print(f"Triton   ports {triton}, {settings.triton_metrics_port} (metrics)")
-        if settings.openai_port:
-            url = f"http://localhost:{settings.openai_port}/"
-            print(f"OpenAI   {url}v1, and a page to try it: {url}")
-            if settings.api_keys:
-                print(WITH_KEY)
-        print("Ctrl-C stops it.", flush=True)
+        embeds = MODULES_NAME in manifest.files
+        print(*ready_lines(settings, cog_host=host, embeds=embeds), sep="\n", flush=True)
         server.wait()
     return 0

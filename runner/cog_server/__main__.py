@@ -7,10 +7,11 @@ it ends), ``client_sockets`` (TCP_NODELAY and more for its connections), ``json_
 
 from __future__ import annotations
 
+import argparse
 import os
 import runpy
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 
 from errors.settings import InvalidSetting
@@ -19,12 +20,13 @@ from runner.cog_server.shutdown import start_graceful_shutdown
 from runner.observability.logs import JSON, log_in
 from runner.observability.logs import VARIABLE as LOG_FORMAT
 from runner.observability.tracing import SERVICE_NAME
-from runner.settings.cog_settings import CogSettings, load_cog_settings
+from runner.settings.cog_settings import CogSettings, load_cog_settings, open_port_warning
 from runner.supervision.child import Log
 from runner.supervision.tuning import tune_environment
 
 _WRONG_INPUT = 2
 """Exit code of an invalid setting."""
+_ANY_HOST = "0.0.0.0"  # noqa: S104 - Cog's default
 _MAX_STREAMS = 511
 """Each prediction holds one of coglet's 512 threads, and sending their output needs one."""
 
@@ -37,6 +39,16 @@ def warn_of_concurrency(settings: CogSettings, log: Log) -> None:
             "predictions at once: while more run, none of the others sends its text until one ends; set it "
             f"to {_MAX_STREAMS} or less, or let clients that stream use the OpenAI-compatible API."
         )
+
+
+def warn_of_open_port(environment: Mapping[str, str], arguments: Sequence[str], port: int, log: Log) -> None:
+    """Cog's server has no keys, which an operator who sets API_KEYS may not expect."""
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--host", default=_ANY_HOST)
+    host = options.parse_known_args(arguments)[0].host
+    has_keys = any(environment.get(name) for name in ("API_KEYS", "OPENAI_API_KEYS"))
+    if has_keys and (warning := open_port_warning(host, port)):
+        log(warning)
 
 
 def switch_tracing_on(environment: MutableMapping[str, str]) -> None:
@@ -56,6 +68,7 @@ def main() -> None:
         log(str(exc))
         sys.exit(_WRONG_INPUT)
     warn_of_concurrency(settings, log)
+    warn_of_open_port(os.environ, sys.argv[1:], settings.port, log)
     switch_tracing_on(os.environ)
     tune_environment(os.environ)
     start_graceful_shutdown(settings.port, log)

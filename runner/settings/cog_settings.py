@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from runner.settings.fields import Port, checked, variable, variables_of
 
+_ONLY_HERE = ("127.0.0.1", "localhost", "::1")
 _NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
@@ -93,3 +94,13 @@ def load_cog_settings(environment: Mapping[str, str]) -> CogSettings:
     """Raises E1006, also for an empty value: Cog does not treat one as unset."""
     values = {field: environment[name] for name, field in COG_VARIABLES.items() if name in environment}
     return checked(CogSettings, values, {})
+
+
+def open_port_warning(host: str, port: int) -> str | None:
+    """A warning for a server with API_KEYS whose Cog listens at ``host``, where others can reach it."""
+    if host in _ONLY_HERE:
+        return None
+    return (
+        f"warning: API_KEYS does not protect Cog's port {port}, which listens at {host}; let it listen at "
+        "127.0.0.1 (--host), or keep others from it by a firewall or proxy"
+    )
