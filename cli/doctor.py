@@ -4,28 +4,32 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from builder.model_source import best_kind
 from cli.doctor_machine import check_disk, check_driver, check_gpus, check_machine, check_shared_memory
-from cli.serve import check_all_ports_free, engine_environment, python_environment
+from cli.serve import all_listeners, engine_environment, python_environment
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.preflight import installed_version
+from engine.machine.processes import commands_listening
 from engine.machine.root import SET_UP, SOURCE_ROOT
 from errors.coded_error import CodedError
 from errors.settings import MissingRequirement
-from runner.settings.ports import LOOPBACK
+from runner.settings.ports import LOOPBACK, Listener, check_ports_free
 from runner.settings.settings import Settings, load_settings
 from runner.triton_server.install import install_triton
 from runner.triton_server.served_engine import check_servable
 
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
 _ENGINES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.libraries))
+_OURS = re.compile(r" -m (runner\.|builder\.cog_server|cli )|/cog-triton ")
+"""In the command line of a process that listens at a port of ours."""
 _TIMEOUT_S = 60.0
 _OK, _FAILED = 0, 2
 
@@ -95,10 +99,21 @@ def _triton(settings: Settings) -> str:
 
 
 def _ports(settings: Settings) -> str:
-    port = settings.cog.port
-    check_all_ports_free(settings, LOOPBACK)
-    triton = settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port
-    return f"{', '.join(map(str, filter(None, (port, *triton, settings.openai_port))))} are free"
+    """Ports that a runner of ours has are told, and no fault."""
+    listeners = all_listeners(settings, LOOPBACK)
+    ours = [each for each in listeners if not each.is_free() and _is_ours(each.port)]
+    free = [each for each in listeners if each not in ours]
+    check_ports_free(*free)
+    told = {"free": free, "of your running runner": ours}
+    return "; ".join(f"{state}: {_port_list(ports)}" for state, ports in told.items() if ports)
+
+
+def _port_list(listeners: Iterable[Listener]) -> str:
+    return ", ".join(str(each.port) for each in listeners)
+
+
+def _is_ours(port: int) -> bool:
+    return any(_OURS.search(" ".join(command)) for command in commands_listening(port))
 
 
 def _engine(settings: Settings) -> str:

@@ -60,11 +60,16 @@ def on_loopback(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: LOOPBACK for name in _HOSTS if not environment.get(name)}
 
 
-def check_all_ports_free(settings: Settings, host: str) -> None:
-    """Raise E1007 before an engine is downloaded or made for nothing."""
+def all_listeners(settings: Settings, host: str) -> list[Listener]:
+    """What a runner listens at; ``host`` is Cog's."""
     cog = Listener(host, settings.cog.port, "Cog's server", "PORT")
     openai = (openai_listener(settings),) if settings.openai_port else ()
-    check_ports_free(cog, *triton_listeners(settings), *openai)
+    return [cog, *triton_listeners(settings), *openai]
+
+
+def check_all_ports_free(settings: Settings, host: str) -> None:
+    """Raise E1007 before an engine is downloaded or made for nothing."""
+    check_ports_free(*all_listeners(settings, host))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -10,6 +11,8 @@ _STOPPED = "T"
 """By SIGSTOP or a terminal. A debugger's stop is another state, ``t``."""
 _STOPPED_LIMIT_S = 0.5
 """Some tools stop a process for a moment and let it go on."""
+_LISTEN = "0A"
+"""The state of a socket in /proc/net/tcp."""
 _SIGNAL_BITS = 0x7F
 _MOST_BYTES = 4096
 
@@ -58,6 +61,24 @@ def session_members(session: int) -> list[int]:
     return [
         pid for pid, fields in stats.items() if fields and fields[0] not in "ZX" and int(fields[3]) == session
     ]
+
+
+def commands_listening(port: int) -> list[list[str]]:
+    """The command lines of the processes that listen at a TCP port, as far as this user may see them."""
+    inodes = set()
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):
+            rows = [line.split() for line in (_PROC / "net" / name).read_text().splitlines()[1:]]
+            inodes |= {
+                row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port
+            }
+    sockets = {f"socket:[{inode}]" for inode in inodes}
+    found = []
+    for process in _PROC.glob("[0-9]*"):
+        with suppress(OSError):  # It is another user's, or has ended.
+            if any(str(file.readlink()) in sockets for file in (process / "fd").iterdir()):
+                found.append((process / "cmdline").read_text(errors="replace").split("\0"))
+    return found
 
 
 class StoppedWatch:

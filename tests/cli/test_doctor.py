@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,24 @@ def test_an_installation_that_works_is_told_so(capsys: pytest.CaptureFixture[str
     assert "cog 0." in found["ok    serving environment"]
     assert "transformers" in found["ok    engine environment"]
     assert found["ok    Triton"].endswith("tritonserver runs")
+
+
+def test_ports_of_a_runner_of_ours_are_no_fault(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listening = "import socket, sys; at = socket.create_server(('127.0.0.1', 0)); print(at.getsockname()[1])"
+    program = f"{listening}; sys.stdout.flush(); sys.stdin.read()"
+    for arguments, verdict in (("-m runner.api", "ok"), ("-m http.server", "FAIL")):
+        command = [sys.executable, "-c", program, *arguments.split()]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            port = process.stdout.readline().strip()
+            monkeypatch.setenv("OPENAI_PORT", port)
+            main(["doctor"])
+            process.communicate()
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if " ports: " in line]
+        assert line.startswith(f"{verdict} ")
+        assert (f"of your running runner: {port}" in line) == (verdict == "ok")
 
 
 def test_what_is_missing_is_told_with_its_remedy_and_the_rest_is_checked_too(
