@@ -8,13 +8,12 @@ from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.config.file import ConfigFile
-from builder.program import ram_here_bytes
 from builder.sizes.fit import (
-    MIN_SEQ_LEN,
     Demand,
+    MainMemory,
     demand,
     fit_gpus,
-    main_memory_bytes,
+    main_memory,
     running_precision,
     stored_precision,
 )
@@ -76,20 +75,17 @@ def _fit_memory(fit: MachineFit, values: Mapping[str, Any]) -> None:
     if gpus:
         _fit_on_gpus(fit, demanded, gpus if needs_gpu else gpus[:1])
     elif not needs_gpu:
-        _fit_in_main_memory(fit, demanded)
+        _fit_in_main_memory(fit, main_memory(shape, precision, values))
 
 
-def _fit_in_main_memory(fit: MachineFit, demanded: Demand) -> None:
-    length = min(demanded.limit, MIN_SEQ_LEN)
-    needed, present = main_memory_bytes(demanded.shape, demanded.precision, length), ram_here_bytes()
-    dtype = demanded.precision.dtype
-    fit.rows["engine"] = f"{fit.config.engine_kind}, on the CPU as {dtype}"
-    fit.rows["memory"] = f"at least {in_words(needed)} of this machine's {in_words(present)}"
-    if needed > present:
+def _fit_in_main_memory(fit: MachineFit, needed: MainMemory) -> None:
+    fit.rows["engine"] = f"{fit.config.engine_kind}, on the CPU as {needed.dtype}"
+    fit.rows["memory"] = str(needed)
+    if not needed.fits:
         fit.problem = ModelDoesNotFit(
             model=fit.model_name,
-            needed=f"{in_words(needed)} of memory as {dtype}",
-            present=f"this machine has {in_words(present)}",
+            needed=f"{in_words(needed.least_bytes)} of memory as {needed.dtype}",
+            present=f"this machine has {in_words(needed.present_bytes)}",
             remedy=f"{_NEXT_SIZE}, or a machine with more memory or a GPU",
         )
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from engine.machine.main_memory import ram_here_bytes
 from engine.machine.processes import session_members
 from engine.redact import redact_text
 from engine.words import in_words
@@ -181,19 +182,3 @@ def _failure(program: Program, returncode: int, tail: list[str], elapsed: str) -
 
 def _in_words(count_bytes: int | None) -> str:
     return in_words(count_bytes) if count_bytes else "an unknown amount"
-
-
-def ram_here_bytes() -> int:
-    """This machine's memory, or its container's limit."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    names = ("memory.max", "memory/memory.limit_in_bytes")
-    limits = [_limit(Path("/sys/fs/cgroup") / name) for name in names]
-    return min([total, *filter(None, limits)])
-
-
-def _limit(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None

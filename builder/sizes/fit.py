@@ -24,6 +24,7 @@ from builder.sizes.memory import (
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
 from builder.weights.checkpoint import ModelConfig
 from engine.machine.gpu import visible_gpus
+from engine.machine.main_memory import PROGRAM_BYTES, CpuCache, cpu_cache, ram_here_bytes
 from engine.words import count_in_words, in_words
 
 GPU_COUNTS = (1, 2, 4, 8)
@@ -35,8 +36,6 @@ MIN_SEQ_LEN = 2048
 _GPU_SHARE = 0.9
 """vLLM's default gpu_memory_utilization."""
 _STEP = Limits(max_batch_size=256, max_seq_len=MIN_SEQ_LEN, max_num_tokens=8192)
-_PROGRAM_BYTES = GIB
-"""Of torch, and of the runner's processes, in main memory."""
 _ROUND_TOKENS = 256
 
 
@@ -130,10 +129,44 @@ def fit_gpus(demanded: Demand, gpus: Sequence[GpuModel], free_bytes: Sequence[in
     return None
 
 
-def main_memory_bytes(shape: ModelShape, precision: Precision, length_tokens: int) -> int:
-    """On a CPU, with the KV cache of one sequence."""
-    cache_bytes = kv_bytes_per_token(shape, precision) * length_tokens
-    return weight_bytes(shape, precision) + cache_bytes + _PROGRAM_BYTES
+@dataclass(frozen=True)
+class MainMemory:
+    """What a model takes of main memory, where it runs without a GPU."""
+
+    present_bytes: int
+    """Of this machine."""
+    dtype: str
+    weight_bytes: int
+    cache: CpuCache
+    least_bytes: int
+    """With the KV cache of one short sequence."""
+
+    @property
+    def fits(self) -> bool:
+        return self.least_bytes <= self.present_bytes
+
+    def __str__(self) -> str:
+        present = f"of this machine's {in_words(self.present_bytes)}"
+        if not self.fits:
+            return f"at least {in_words(self.least_bytes)} as {self.dtype}, {present}: does not fit here"
+        total = in_words(self.weight_bytes + self.cache.num_bytes + PROGRAM_BYTES)
+        cache = f"KV cache of {self.cache.num_tokens:,} tokens {in_words(self.cache.num_bytes)}"
+        return f"{total} {present}: weights as {self.dtype} {in_words(self.weight_bytes)}, {cache}"
+
+
+def main_memory(shape: ModelShape, precision: Precision, values: Mapping[str, Any]) -> MainMemory:
+    weights, of_token = weight_bytes(shape, precision), kv_bytes_per_token(shape, precision)
+    length = ModelConfig(values).max_position_embeddings or MIN_SEQ_LEN
+    present = ram_here_bytes()
+    cache = cpu_cache(
+        present_bytes=present,
+        weight_bytes=weights,
+        token_bytes=of_token,
+        value_bytes=precision.kv_bytes,
+        max_tokens=length,
+    )
+    least = weights + min(length, MIN_SEQ_LEN) * of_token + PROGRAM_BYTES
+    return MainMemory(present, precision.dtype, weights, cache, least)
 
 
 def size_lines(
@@ -148,8 +181,7 @@ def size_lines(
     running = running_precision(values, dtype, on_cpu=on_cpu, half=needs_gpu)
     lines = _weight_lines(shape, stored_precision(values), running, max_seq_len)
     if on_cpu:
-        needed = in_words(main_memory_bytes(shape, running, min(max_seq_len or MIN_SEQ_LEN, MIN_SEQ_LEN)))
-        lines.append(f"memory        {needed} on this machine, which has no GPU: as {running.dtype}")
+        lines.append(f"memory        {main_memory(shape, running, values)}")
     on_gpu = running_precision(values, dtype, on_cpu=False, half=True)
     return [*lines, *market_lines(demand(shape, on_gpu, values, max_seq_len))]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from builder.program import Needs, ram_here_bytes
+from builder.program import Needs
 from builder.sizes.fit import stored_precision
 from builder.sizes.memory import (
     CUDA_BYTES,
@@ -23,6 +23,7 @@ from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
 from builder.trtllm.flags import BUILD, QUANTIZE
 from builder.trtllm.summary import ProgramCall, TrtllmBuild
 from builder.weights.checkpoint import ModelConfig
+from engine.machine.main_memory import ram_here_bytes
 from engine.words import count_in_words, in_words
 from errors.build_config import ConflictingBuildKeys, ModelTooLarge, SequenceTooLong
 

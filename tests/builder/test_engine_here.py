@@ -200,7 +200,7 @@ def test_vllm_is_chosen_where_there_is_a_gpu_and_its_environment(
 def test_a_model_that_is_too_large_for_the_memory_is_refused_before_its_download(
     hub: HubServer, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.machine_fit.ram_here_bytes", lambda: GIB // 2)
+    monkeypatch.setattr("builder.sizes.fit.ram_here_bytes", lambda: GIB // 2)
     with pytest.raises(ModelDoesNotFit, match="512 MiB"):
         made(MODEL_ID)
     assert not hub.asked_for("model.safetensors")
@@ -226,7 +226,7 @@ def test_of_a_gguf_file_the_header_tells_whether_the_model_fits(
 ) -> None:
     written = gguf_models.write(tmp_path / "m.gguf").read_bytes()
     repository.files["m.gguf"] = written
-    monkeypatch.setattr("builder.machine_fit.ram_here_bytes", lambda: GIB // 2)
+    monkeypatch.setattr("builder.sizes.fit.ram_here_bytes", lambda: GIB // 2)
     with pytest.raises(ModelDoesNotFit, match="512 MiB"):
         made(f"{MODEL_ID}:m.gguf")
     assert not [*cache.glob("hub/*/blobs/*")]

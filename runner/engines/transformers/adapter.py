@@ -106,7 +106,8 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
 def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Ready]:
     model = load_model(engine_dir, options)
     config = model.config.get_text_config()
-    batching = Batching(model, batching_config(options, config, model.dtype), sink)
+    settings = batching_config(options, config, model.dtype, model.get_memory_footprint())
+    batching = Batching(model, settings, sink)
     ready = Ready(
         engine_kind=ENGINE_KIND,
         vocab_size=config.vocab_size,

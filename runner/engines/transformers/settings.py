@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from transformers import ContinuousBatchingConfig, PretrainedConfig
 
+from engine.machine import main_memory
 from runner.engines.protocol.options import Parser, integer, one_of, parse_options
 
 ENGINE_KIND = "transformers"
 _DTYPES = {"auto": None, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_DEFAULT_BATCH_SIZE = {"cpu": 32, "cuda": 256}
-# On a CPU. Small pages, because cached prefixes consist of whole pages. A prompt is processed in parts of at
-# most this many tokens, so that it does not delay other requests for long.
-_CPU_PAGE_TOKENS = 32
-_CPU_STEP_TOKENS = 512
-# Limits of the cache without ``max_tokens_in_paged_kv_cache``, up to a full batch of the longest sequences.
-_CPU_CACHE_MEMORY_SHARE = 0.25
-_CPU_CACHE_BYTES = 4 << 30
+_DEFAULT_BATCH_SIZE = {"cpu": main_memory.BATCH_SIZE, "cuda": 256}
 # The library's share of the GPU's memory. The rest is for sampling, which has tensors of the vocabulary's
 # size.
 _GPU_MEMORY_SHARE = 0.8
@@ -72,7 +65,7 @@ _PARSERS: dict[str, Parser] = {
 
 
 def batching_config(
-    options: Options, model: PretrainedConfig, dtype: torch.dtype
+    options: Options, model: PretrainedConfig, dtype: torch.dtype, weight_bytes: int
 ) -> ContinuousBatchingConfig:
     """The library's settings. ``model`` is the text model's configuration, ``dtype`` the cache's."""
     # NOTE: see ``SamplingProcessor`` for why asynchronous batching stays off.
@@ -85,22 +78,26 @@ def batching_config(
     config.use_cuda_graph = False
     # NOTE: by default the library takes 60 % of the memory for the cache and allocates a mask of 8192 tokens
     # by the whole cache: this takes seconds and gigabytes.
-    config.page_size = _CPU_PAGE_TOKENS
-    config.max_batch_tokens = max(_CPU_STEP_TOKENS, options.max_batch_size)
+    config.page_size = main_memory.PAGE_TOKENS
+    config.max_batch_tokens = max(main_memory.STEP_TOKENS, options.max_batch_size)
     # The block table is for flash attention's kernels.
     config.max_blocks_per_request = 0
     cache_tokens = options.max_tokens_in_paged_kv_cache
     if not cache_tokens:
-        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        affordable_bytes = min(int(memory_bytes * _CPU_CACHE_MEMORY_SHARE), _CPU_CACHE_BYTES)
-        affordable = affordable_bytes // _bytes_per_cache_token(model, dtype, config.max_batch_tokens)
-        cache_tokens = min(options.max_batch_size * model.max_position_embeddings, affordable)
-    config.num_blocks = math.ceil(cache_tokens / _CPU_PAGE_TOKENS)
+        cache_tokens = main_memory.cpu_cache(
+            present_bytes=main_memory.ram_here_bytes(),
+            weight_bytes=weight_bytes,
+            token_bytes=_bytes_per_token(model, dtype),
+            value_bytes=dtype.itemsize,
+            max_tokens=model.max_position_embeddings,
+            batch_size=options.max_batch_size,
+        ).num_tokens
+    config.num_blocks = math.ceil(cache_tokens / main_memory.PAGE_TOKENS)
     return config
 
 
-def _bytes_per_cache_token(model: PretrainedConfig, dtype: torch.dtype, step_tokens: int) -> int:
-    """A token's keys and values in all layers, and its column of the library's attention mask."""
+def _bytes_per_token(model: PretrainedConfig, dtype: torch.dtype) -> int:
+    """A token's keys and values in all layers."""
     head_size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
     num_heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
-    return int(dtype.itemsize * (2 * model.num_hidden_layers * num_heads * head_size + step_tokens))
+    return int(dtype.itemsize * 2 * model.num_hidden_layers * num_heads * head_size)

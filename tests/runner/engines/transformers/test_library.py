@@ -38,7 +38,7 @@ def batching(tmp_path_factory: pytest.TempPathFactory) -> Batching:
     """Made, but its loop not started."""
     model = AutoModelForCausalLM.from_pretrained(save_model(llama(), tmp_path_factory.mktemp("llama")))
     options = Options.parse({"device": "cpu", "max_batch_size": "4"})
-    return Batching(model, batching_config(options, model.config, model.dtype), RecordingSink())
+    return Batching(model, batching_config(options, model.config, model.dtype, 0), RecordingSink())
 
 
 def test_the_loop_works_with_our_parts(batching: Batching) -> None:
@@ -77,8 +77,8 @@ def test_the_library_decides_nothing_about_tokens(batching: Batching) -> None:
 def test_a_step_allocates_no_more_than_asked(batching: Batching) -> None:
     cache = batching._processor.cache
     assert cache.max_batch_tokens == 512
-    assert cache.max_tokens_read == 4 * 1024
-    assert batching.max_sequence_tokens == 4 * 1024
+    assert cache.max_tokens_read == 4 * 512
+    assert batching.max_sequence_tokens == 4 * 512
 
 
 def test_attention_goes_sequence_by_sequence(batching: Batching) -> None:
