@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from engine.inspect import read_manifest, verify
+from engine.inspect import read_manifest, read_sampling, verify
 from engine.kinds import KINDS
 from engine.machine.gpu import Gpu, visible_gpus
 from engine.machine.preflight import check_runs_here, installed_version
@@ -21,6 +21,10 @@ def run(options: argparse.Namespace) -> int:
     manifest = verify(Path(options.engine)) if options.verify else read_manifest(options.engine)
     say = (lambda line: None) if options.json else print
     print(manifest.model_dump_json(indent=2) if options.json else describe(manifest))
+    if sampling := ", ".join(
+        f"{name} {value}" for name, value in read_sampling(options.engine, manifest).items()
+    ):
+        say(f"{'sampling':<12}{sampling} (API requests without their own; GENERATION_CONFIG)")
     if options.verify:
         hashes = [each.sha256 is not None for each in manifest.files.values()]
         what = "size and SHA-256" if all(hashes) else "size, and where it has one the SHA-256,"

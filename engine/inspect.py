@@ -1,7 +1,9 @@
 """Read the manifest of an engine in a tar or directory, or verify every byte of it."""
 
 import hashlib
+import json
 import os
+import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,12 +12,14 @@ from pathlib import Path
 from engine.directory import file_sizes, load, read_directory_manifest
 from engine.disk import reading
 from engine.download.fetch import fetch, local_path, shown
+from engine.sampling_defaults import FILE_NAME, read_sampling_defaults, sampling_defaults
 from engine.tar.contents import ContentReader, compare
 from engine.tar.file_writer import Write
 from engine.tar.manifest import MANIFEST_NAME, FileEntry, Manifest
-from errors.engine_tar import EngineNotFound, InvalidManifest
+from errors.engine_tar import EngineNotFound, EngineUnreadable, InvalidManifest
 
 _READ_BYTES = 1 << 20
+_MAX_CONFIG_BYTES = 1 << 20
 
 
 def read_manifest(source: str | Path) -> Manifest:
@@ -51,6 +55,30 @@ def verify(path: Path) -> Manifest:
             return _verify_directory(path)
         with path.open("rb") as file:
             return ContentReader(file, str(path), os.fstat(file.fileno()).st_size).read_all(_Nowhere())
+
+
+def read_sampling(source: str | Path, manifest: Manifest) -> dict[str, float]:
+    """The sampling parameters of an engine's requests that set none.
+
+    Of a URL and of a compressed tar they are not known. Raises EngineUnreadable and GenerationConfigInvalid.
+    """
+    path = local_path(source)
+    if path is None or FILE_NAME not in manifest.files:
+        return {}
+    if path.is_dir():
+        return read_sampling_defaults(path)
+    place = f"{FILE_NAME} of {path}"
+    try:
+        # NOTE: the library seeks, so that the weights are not read.
+        with reading(path), tarfile.open(path, "r:") as tar:
+            member = tar.getmember(FILE_NAME)
+            file = tar.extractfile(member) if member.size <= _MAX_CONFIG_BYTES else None
+            document = json.load(file) if file is not None else None
+    except (tarfile.TarError, KeyError):
+        return {}
+    except (ValueError, RecursionError) as exc:
+        raise EngineUnreadable(place=place, reason=f"it is not JSON ({exc})") from exc
+    return sampling_defaults(document, place) if isinstance(document, dict) else {}
 
 
 class _Nowhere:

@@ -97,3 +97,12 @@ class PoolingUnsupported(CodedError):
     template = (
         "{place} can't be served: {reason}; choose an embedding model with mean, CLS or last-token pooling."
     )
+
+
+class GenerationConfigInvalid(CodedError):
+    code = "E1329"
+    summary = "The model's generation_config.json has a sampling parameter that no request may have"
+    template = (
+        "In {place} {name} has to be {expected}, but is {value}; correct the file, or set "
+        "GENERATION_CONFIG=none to serve without its sampling parameters."
+    )

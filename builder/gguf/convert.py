@@ -16,6 +16,13 @@ from builder.weights.model_files import Model
 from engine.progress import Progress
 
 _STORED = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
+_SAMPLING = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
 _CHUNK_NUMBERS = 8 << 20
 """Numbers that are converted at a time: 32 MB as float32, and a few times that while they are unpacked."""
 
@@ -32,6 +39,7 @@ def convert(model: Model, name: str, folder: Path, dtype: str | None, progress: 
     ends = [file.get(f"tokenizer.ggml.{key}_token_id", int) for key in ("eos", "eot", "eom")]
     generation = {key: value for key, value in values.items() if key in ("bos_token_id", "pad_token_id")}
     generation["eos_token_id"] = sorted({end for end in ends if end is not None})
+    generation |= _sampling(file)
     folder.mkdir()
     _write_weights(file, architecture.weights, folder / "model.safetensors", values["torch_dtype"], progress)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -43,6 +51,17 @@ def convert(model: Model, name: str, folder: Path, dtype: str | None, progress: 
     for document, content in documents.items():
         (folder / document).write_text(json.dumps(content, indent=2) + "\n")
     return Model(model.name, model.revision, {path.name: path for path in folder.iterdir()})
+
+
+def _sampling(file: GgufFile) -> dict[str, float]:
+    """What llama.cpp's converter took from the model's generation_config.json."""
+    given = {name: file.get(f"general.sampling.{key}", (int, float)) for name, key in _SAMPLING.items()}
+    # NOTE: they are 32-bit floats, which have 7 digits.
+    return {
+        name: round(value, 6) if isinstance(value, float) else value
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def _write_weights(

@@ -31,7 +31,6 @@ from runner.api.responses.answers import InputTokens as ResponseInputTokens
 from runner.api.responses.answers import Response
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.served import Served
-from runner.engines.protocol.messages import Sampling
 
 _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("post", "/v1/chat/completions", "The model's answer to a chat", ChatBody, Answer[ChatChoice]),
@@ -71,7 +70,11 @@ def make_document(served: Served) -> dict[str, Any]:
     refs = dict(zip(ordered, schemas, strict=True))
     for kind in (*_CHATS, CompletionBody):
         if kind in types:
-            _fit(components[kind.__name__]["properties"], served.engine_kind)
+            _fit(components[kind.__name__]["properties"], served)
+    if "max_new_tokens" in served.model.sampling_defaults:
+        for chat, field in ((ChatBody, "max_tokens"), (ResponsesBody, "max_output_tokens")):
+            if chat in types:
+                components[chat.__name__]["properties"][field]["default"] = served.default_max_tokens
     if CompletionBody in types:
         fields = components[CompletionBody.__name__]["properties"]
         fields["max_tokens"]["default"] = DEFAULT_COMPLETION_TOKENS
@@ -106,16 +109,15 @@ def _is_offered(path: str, served: Served) -> bool:
     return operation != "chat" or served.model.chat.exists
 
 
-def _fit(fields: dict[str, Any], engine_kind: str) -> None:
+def _fit(fields: dict[str, Any], served: Served) -> None:
     """Leave out fields that the engine does not support; add the defaults of the others."""
     for capability, names in _FIELDS_OF.items():
-        if not supports(engine_kind, capability):
+        if not supports(served.engine_kind, capability):
             for name in names:
                 fields.pop(name, None)
-    defaults = Sampling()
     for name in PARAMETERS:
         if name in fields:
-            fields[name]["default"] = getattr(defaults, name)
+            fields[name]["default"] = getattr(served.sampling, name)
 
 
 def _json(schema: Any) -> dict[str, Any]:

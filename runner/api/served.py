@@ -1,10 +1,29 @@
 """What this process serves: a model under its names, with the settings of the runner."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+from engine.kinds import supports
 from errors.api import UnknownModel
+from runner.engines.protocol.messages import Sampling
 from runner.generation.model import ModelFacts
 from runner.settings.settings import Settings
+
+_MIN_TOP_P = 1e-6
+
+
+def core_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling parameters of the API, as the core has them."""
+    values = dict(given)
+    if "top_k" in values:
+        values["top_k"] = max(values["top_k"], 0)
+    if values.get("top_p") == 0:
+        values["top_p"] = (
+            _MIN_TOP_P  # In the core 0 means no limit; here it means the most likely token only.
+        )
+    return values
 
 
 @dataclass(frozen=True)
@@ -16,6 +35,21 @@ class Served:
     """Of the model without adapters."""
     adapters: tuple[str, ...] = ()
     """The engine's LoRA adapters, each of which is a model of its own."""
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """The sampling parameters of a request that sets none: those that the engine supports."""
+        given = {
+            name: value
+            for name, value in self.model.sampling_defaults.items()
+            if name in Sampling.__struct_fields__ and (name != "min_p" or supports(self.engine_kind, "min_p"))
+        }
+        return Sampling(**core_values(given))
+
+    @property
+    def default_max_tokens(self) -> int:
+        """Of a chat's answer."""
+        return int(self.model.sampling_defaults.get("max_new_tokens", self.model.max_sequence_length))
 
     def find(self, name: str | None) -> str:
         """The name to answer with. Raises E1603 for another model's."""

@@ -10,7 +10,7 @@ import json
 import operator
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
 from typing import Any, TypeVar
@@ -20,7 +20,6 @@ from msgspec import inspect
 
 from errors.api import InvalidBody, UnknownField
 from errors.requests import InvalidInput
-from runner.api.neutral import NEUTRAL_VALUES, is_neutral
 
 _PATH = re.compile(r" - at `\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
@@ -116,10 +115,23 @@ def _sent_fields(value: dict[str, Any], kind: inspect.StructType) -> dict[str, A
         if key in types:
             if item is not None or _takes_null(types[key]):
                 sent[key] = _sent(item, types[key])
-        elif key == kind.tag_field or not is_neutral(key, item):
+        elif key == kind.tag_field or not _is_neutral(item, _neutral_values(kind, key)):
             sent[key] = item
     is_same = len(sent) == len(value) and all(sent[key] is value[key] for key in sent)
     return value if is_same else sent
+
+
+def _neutral_values(kind: inspect.StructType, name: str) -> tuple[object, ...]:
+    """Of an unknown field: the values that count as not sent."""
+    known: Mapping[str, tuple[object, ...]] = getattr(kind.cls, "neutral_values", {})
+    return known.get(name, ())
+
+
+def _is_neutral(value: object, neutral: tuple[object, ...]) -> bool:
+    # NOTE: to Python True equals 1, to JSON it does not.
+    return value is None or any(
+        value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral
+    )
 
 
 def _takes_null(kind: inspect.Type) -> bool:
@@ -205,7 +217,7 @@ def _check_struct(value: dict[str, Any], kind: inspect.StructType, name: str, pa
             missing = [each.encode_name for each in kind.fields if each.required]
             missing = [name for name in missing if name not in value]
             remedy = "leave it out"
-            if neutral := NEUTRAL_VALUES.get(key):
+            if neutral := _neutral_values(kind, key):
                 remedy = f"leave it out, or send {json.dumps(neutral[0])}"
             elif similar:
                 remedy = f"leave it out, or send {similar[0]} if that is meant"

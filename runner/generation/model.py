@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from engine.directory import Engine
 from engine.end_ids import as_ids, read_end_ids, read_json
 from engine.kinds import KINDS
 from engine.pooling import Pooling, read_pooling
+from engine.sampling_defaults import read_sampling_defaults
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.settings import InvalidSetting
 from errors.triton import TritonTokenizerError
@@ -49,6 +51,8 @@ class ModelFacts:
     """How the model writes calls and reasoning; None: not known."""
     pooling: Pooling | None = None
     """Of an embedding model; None: it generates text."""
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    """Of ``engine.sampling_defaults``, for the API's requests."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -96,7 +100,12 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
         chat=chat,
         family=find_family(settings.chat_family, chat.text, tokenizer),
         pooling=pooling,
+        sampling_defaults=_sampling_defaults(engine, settings),
     )
+
+
+def _sampling_defaults(engine: Engine, settings: Settings) -> dict[str, float]:
+    return read_sampling_defaults(engine.path) if settings.generation_config == "auto" else {}
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:

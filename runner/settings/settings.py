@@ -190,6 +190,12 @@ class Settings(APISettings, BaseModel):
         None,
         "how the model writes tool calls and reasoning, by docs/families.md; none: neither",
     )
+    generation_config: Literal["auto", "none"] = variable(
+        "GENERATION_CONFIG",
+        "auto",
+        "auto: API requests without sampling parameters of their own have those of the engine's "
+        "generation_config.json; none: they have OpenAI's defaults",
+    )
     server: ServerArguments = {}
     cog: CogSettings = CogSettings()
 

@@ -3,11 +3,13 @@
 An unknown field is an error that names it. ``null`` means that a field was not sent.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
+from runner.api.openai.neutral import NEUTRAL_VALUES
 from runner.engines.protocol.checks import MAX_CACHE_SALT, MAX_LOGIT_BIASES, MAX_TOP_LOG_PROBS
 
 _MAX_KEYS = 10_000
@@ -45,6 +47,9 @@ TemplateArguments = Annotated[Object, Meta(description="Variables of the chat te
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request."""
+
+    neutral_values: ClassVar[Mapping[str, tuple[object, ...]]] = NEUTRAL_VALUES
+    """Of unknown fields: those that count as not sent."""
 
 
 class StreamOptions(Body, kw_only=True):

@@ -25,7 +25,7 @@ from runner.api.openai.bodies import (
 from runner.api.openai.guides import guide_of
 from runner.api.openai.reasoning import EFFORT, template_arguments
 from runner.api.openai.tool_use import callable_tools, shown_tools, tool_use
-from runner.api.served import Served
+from runner.api.served import Served, core_values
 from runner.engines.protocol.messages import SEEDS, Sampling
 from runner.generation.request import GenerationRequest, random_seed
 from runner.settings.settings import Settings
@@ -37,7 +37,6 @@ MAX_INPUTS = 2048
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 PARAMETERS = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES)
 """Fields that are sampling parameters of the core by the same names."""
-_MIN_TOP_P = 1e-6
 _MAX_ID_DIGITS = 10
 
 
@@ -119,7 +118,7 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
     tools = callable_tools(body, use)
     prompt = _prompt_with_effort(msgspec.structs.replace(body, tools=tools), served)
     top = (body.top_logprobs or 0) if body.logprobs else None
-    default_max_tokens = body.max_completion_tokens or served.model.max_sequence_length
+    default_max_tokens = body.max_completion_tokens or max(served.default_max_tokens, body.min_tokens or 0)
     request = _request(body, served, prompt, default_max_tokens, top)
     request = with_answer_form(replace(request, adds_special_tokens=False), body, use, served)
     return PromptRequest(request, body.n or 1)
@@ -174,7 +173,7 @@ def _request(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         stop_sequences=_stops(body, served.settings),
-        sampling=_sampling(body),
+        sampling=_sampling(body, served),
         ignores_end=bool(body.ignore_eos),
         num_top_log_probs=top_log_probs,
         guide=guide_of(body, served.engine_kind),
@@ -186,13 +185,10 @@ def _request(
     )
 
 
-def _sampling(body: GenerationBody) -> Sampling:
+def _sampling(body: GenerationBody, served: Served) -> Sampling:
     given = {name: value for name in PARAMETERS if (value := getattr(body, name)) is not None}
-    if body.top_k is not None:
-        given["top_k"] = max(body.top_k, 0)
-    if body.top_p == 0:
-        given["top_p"] = _MIN_TOP_P  # In the core 0 means no limit; here it means the most likely token only.
-    return Sampling(**given, logit_bias=_logit_bias(body.logit_bias or {}), seed=_seed(body))
+    bias, seed = _logit_bias(body.logit_bias or {}), _seed(body)
+    return msgspec.structs.replace(served.sampling, **core_values(given), logit_bias=bias, seed=seed)
 
 
 def _seed(body: GenerationBody) -> int:

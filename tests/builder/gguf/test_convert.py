@@ -20,6 +20,7 @@ from builder.gguf.convert import convert
 from builder.plan import plan_lines
 from builder.weights.model_files import Model
 from engine.inspect import verify
+from engine.sampling_defaults import read_sampling_defaults
 from errors.build_config import ConflictingBuildKeys, ModelPathInvalid, ModelUnusable, WeightFormatMissing
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
@@ -98,6 +99,18 @@ def test_the_factors_of_llama_3_1_become_its_rope_scaling(tmp_path: Path) -> Non
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
+    }
+
+
+def test_the_files_sampling_parameters_are_those_of_the_generation_config(tmp_path: Path) -> None:
+    given = {"temp": 0.6, "top_p": 0.95, "top_k": 20, "penalty_repeat": 1.05}
+    metadata = {f"general.sampling.{key}": value for key, value in given.items()}
+    folder = converted(gguf_models.write(tmp_path / "x.gguf", metadata=metadata))
+    assert read_sampling_defaults(folder) == {
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "top_k": 20,
+        "repetition_penalty": 1.05,
     }
 
 

@@ -9,6 +9,7 @@ import pytest
 from errors.api import UnsupportedField
 from errors.chat import ChatTemplateRefused
 from errors.requests import InvalidInput
+from runner.api.document import make_document
 from runner.api.openai.bodies import (
     AllowedTools,
     ChatBody,
@@ -66,6 +67,34 @@ def test_special_tokens_are_left_out_unless_the_client_asks_for_them(
     served: Served, given: bool | None, skips: bool
 ) -> None:
     assert request_of(served, skip_special_tokens=given).skips_special_tokens == skips
+
+
+DEFAULTS = {"temperature": 0.6, "top_p": 0, "top_k": -1, "min_p": 0.1, "max_new_tokens": 20}
+
+
+def test_a_request_without_sampling_parameters_has_those_of_the_model(served: Served) -> None:
+    usual = replace(served, model=replace(MODEL, sampling_defaults=DEFAULTS))
+    sampling = request_of(usual).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.6, 1e-6, 0, 0.1)
+    sampling = request_of(usual, temperature=0, top_p=1, top_k=5, min_p=0).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0, 1, 5, 0)
+    assert request_of(usual).max_tokens == 16
+    assert request_of(replace(usual, engine_kind="tensorrt_llm")).sampling.min_p == 0
+    assert request_of(served).sampling.temperature == 1
+
+
+def test_a_chat_ends_at_the_models_maximum_unless_it_has_its_own(served: Served) -> None:
+    usual = replace(served, model=replace(MODEL, sampling_defaults=DEFAULTS, chat=CHAT))
+    user = [{"role": "user", "content": "hi"}]
+
+    def max_tokens(**fields: object) -> int:
+        return chat_request(ChatBody(messages=user, **fields), usual).request.max_tokens  # type: ignore[arg-type]
+
+    assert (max_tokens(), max_tokens(max_tokens=30), max_tokens(max_completion_tokens=40)) == (20, 30, 40)
+    assert max_tokens(min_tokens=25) == 25
+    document = make_document(usual)["components"]["schemas"]
+    assert document["ChatBody"]["properties"]["max_tokens"]["default"] == 20
+    assert document["ResponsesBody"]["properties"]["temperature"]["default"] == 0.6
 
 
 SHOWN_TOOLS = "{% for each in tools or () %} {{ each.function.name }}{% endfor %}"

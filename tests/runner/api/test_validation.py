@@ -13,7 +13,6 @@ from errors.api import InvalidBody, UnknownField
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
 from runner.api.messages.bodies import MessagesBody
-from runner.api.neutral import NEUTRAL_VALUES
 from runner.api.openai.bodies import (
     Body,
     ChatBody,
@@ -22,6 +21,7 @@ from runner.api.openai.bodies import (
     EmbeddingBody,
     TokenizeBody,
 )
+from runner.api.openai.neutral import NEUTRAL_VALUES
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.validation import check_document, decode
 from tests import fast

@@ -12,7 +12,7 @@ import pytest
 from engine.directory import Engine
 from engine.tar.manifest import Manifest
 from errors.coded_error import CodedError
-from errors.engine_tar import EngineUnreadable
+from errors.engine_tar import EngineUnreadable, GenerationConfigInvalid
 from errors.settings import InvalidSetting
 from errors.triton import TritonTokenizerError
 from runner.generation.model import ModelFacts, load_model_facts
@@ -57,6 +57,16 @@ def test_end_ids_come_from_the_first_file_that_tells(
     engine = put(tmp_path, **documents)
     assert facts(engine).end_ids == end_ids
     assert facts(engine, END_ID="5").end_ids == (5,)
+
+
+def test_sampling_defaults_are_those_of_the_generation_config_unless_they_are_off(tmp_path: Path) -> None:
+    engine = put(tmp_path, config=CONFIG, generation_config={"temperature": 0.6, "eos_token_id": 7})
+    assert facts(engine).sampling_defaults == {"temperature": 0.6}
+    assert facts(engine, GENERATION_CONFIG="none").sampling_defaults == {}
+    invalid = put(tmp_path, config=CONFIG, generation_config={"temperature": -1})
+    assert facts(invalid, GENERATION_CONFIG="none").sampling_defaults == {}
+    with pytest.raises(GenerationConfigInvalid, match=r"temperature has to be .*GENERATION_CONFIG=none"):
+        facts(invalid)
 
 
 def test_the_pad_id_is_the_models_else_its_end_id(tmp_path: Path) -> None:

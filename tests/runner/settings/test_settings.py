@@ -28,6 +28,7 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("MAX_PROMPT_BYTES", "1000000", "max_prompt_bytes", 1_000_000),
     ("ALLOW_SPECIAL_TOKENS", "true", "allows_special_tokens", True),
     ("CHAT_FAMILY", "hermes", "chat_family", "hermes"),
+    ("GENERATION_CONFIG", "none", "generation_config", "none"),
     ("MAX_QUEUE_MS", "500", "max_queue_ms", 500),
     ("MIN_PRIORITY", "-5", "min_priority", {"": -5}),
     ("WORLD_SIZE", "8", "world_size", 8),

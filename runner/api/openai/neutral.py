@@ -52,12 +52,3 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "safe_prompt": (False,),
     "transforms": ([],),
 }
-
-
-def is_neutral(name: str, value: object) -> bool:
-    """Whether an unknown field with this value asks for nothing."""
-    # NOTE: to Python True equals 1, to JSON it does not.
-    return value is None or any(
-        value == each and isinstance(value, bool) == isinstance(each, bool)
-        for each in NEUTRAL_VALUES.get(name, ())
-    )

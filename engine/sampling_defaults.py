@@ -1,0 +1,41 @@
+"""Sampling parameters of a model's ``generation_config.json``: those of requests that do not set them.
+
+As in vLLM, ``do_sample`` is ignored: a model that has it and no temperature is sampled with the API's.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.end_ids import read_json
+from errors.engine_tar import GenerationConfigInvalid
+
+FILE_NAME = "generation_config.json"
+_LIMITS: Mapping[str, tuple[type, float, float]] = {
+    "temperature": (float, 0, 2),
+    "top_p": (float, 0, 1),
+    "top_k": (int, -1, (1 << 31) - 1),
+    "min_p": (float, 0, 1),
+    "repetition_penalty": (float, 0.01, 1e6),
+    "max_new_tokens": (int, 1, (1 << 31) - 1),
+}
+"""Type and limits, as in the API."""
+
+
+def read_sampling_defaults(engine_dir: Path) -> dict[str, float]:
+    """Those of the engine in ``engine_dir``. Raises E1312, and E1329 for a value that no request may have."""
+    path = engine_dir / FILE_NAME
+    return sampling_defaults(read_json(path), str(path))
+
+
+def sampling_defaults(document: Mapping[str, Any], place: str) -> dict[str, float]:
+    """Those of a generation config read from ``place``."""
+    given = {name: document[name] for name in _LIMITS if document.get(name) is not None}
+    for name, value in given.items():
+        kind, low, high = _LIMITS[name]
+        types = (int, float) if kind is float else (int,)
+        if isinstance(value, bool) or not isinstance(value, types) or not low <= value <= high:
+            noun = "a number" if kind is float else "a whole number"
+            expected = f"{noun} from {low:g} to {high:g}"
+            raise GenerationConfigInvalid(place=place, name=name, expected=expected, value=repr(value)[:40])
+    return given
