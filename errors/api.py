@@ -39,7 +39,10 @@ class InvalidAPIKey(CodedError):
 class UnknownEndpoint(CodedError):
     code = "E1605"
     summary = "There is no such endpoint"
-    template = "There is no {method} {path}; see GET /openapi.json for what there is."
+    template = "There is no {method} {path}; {remedy}"
+
+    def __init__(self, remedy: str = "see GET /openapi.json for what there is.", **facts: object) -> None:
+        super().__init__(remedy=remedy, **facts)
 
 
 class BodyTooLarge(CodedError):
@@ -76,7 +79,7 @@ class HostNotAllowed(CodedError):
 class InvalidHTTP(CodedError):
     code = "E1610"
     summary = "A request is not valid HTTP, or too many were sent without waiting for answers"
-    template = "The request is not valid HTTP/1.1; send one valid request after the other."
+    template = "The request is not valid HTTP: {reason}; send one valid request after the other."
 
 
 class HeaderTooLarge(CodedError):
@@ -109,6 +112,14 @@ class ReceivingTooMuch(CodedError):
     code = "E1614"
     summary = "The server is receiving more data than it has room for, and this request arrives slowest"
     template = "Large requests of other clients arrive faster than this one; send the request again later."
+
+
+class UnsupportedHTTP(CodedError):
+    """Its fact ``status`` is HTTP's status."""
+
+    code = "E1615"
+    summary = "A request needs a part of HTTP that this server does not support"
+    template = "The {what} is not supported by this server; {remedy}."
 
 
 class OpenAIServerFailed(CodedError):

@@ -24,6 +24,7 @@ from runner.api.document import make_document
 from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generation_response import Generate, GenerationResponse, GenerationService, Prepare
 from runner.api.generations import PromptRequest
+from runner.api.idle_streams import IdleStreams
 from runner.api.limits import Admission, run_within
 from runner.api.messages import order as messages_order
 from runner.api.messages.answers import InputTokens
@@ -91,7 +92,9 @@ class API:
         self._admission = admission
         limits_thinking = supports(served.engine_kind, "chat_guides")
         self._messages_order = partial(messages_order.chat_body, limits_thinking=limits_thinking)
-        self._service = GenerationService(generate, self._admission, self._timeout_s)
+        self._service = GenerationService(
+            generate, self._admission, self._timeout_s, IdleStreams(settings.openai_stream_keep_alive_s)
+        )
 
     def routes(self) -> list[Route]:
         """Answers that never change are ASGI applications themselves."""

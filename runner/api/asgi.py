@@ -1,6 +1,7 @@
 """The endpoints as an ASGI application, with API keys, CORS, and errors as answers."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,9 +18,11 @@ from runner.api.call import call_of
 from runner.api.error_response import ErrorResponse
 from runner.api.http_server.hosts import AllowedHosts, restricts_hosts
 from runner.api.keys import RequireKey
+from runner.api.nearest_path import nearest_path
 from runner.api.served import Served
 from runner.observability.request_id import REQUEST_ID_HEADER
 from runner.settings.api_keys import APIKeys
+from runner.supervision.http_rules import ALLOWED_METHODS
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -58,15 +61,17 @@ async def _response_of(endpoint: Endpoint, request: Request) -> Response:
 def make_application(api: API, served: Served) -> ASGIApp:
     settings = served.settings
     routes = api.routes()
-    handlers = {
+    handlers: dict[Any, Any] = {
         CodedError: _on_coded_error,
-        HTTPException: _on_http_error,
+        HTTPException: partial(_on_http_error, paths=[each.path for each in routes]),
         ClientDisconnect: _on_disconnect,
         Exception: _on_unknown_error,
     }
     endpoints = {each.path: each.endpoint for each in routes if each.methods == {"POST"}}
-    application: ASGIApp = Starlette(routes=routes, exception_handlers=handlers)
-    application = DirectEndpoints(application, endpoints)
+    starlette = Starlette(routes=routes, exception_handlers=handlers)
+    # NOTE: by an absolute URL, with the scheme and path that a proxy in front has changed.
+    starlette.router.redirect_slashes = False
+    application: ASGIApp = DirectEndpoints(starlette, endpoints)
     if settings.api_keys:
         application = RequireKey(application, APIKeys(settings.api_keys))
     if restricts_hosts(settings):
@@ -87,11 +92,19 @@ async def _on_coded_error(request: Request, error: Any) -> Response:
     return ErrorResponse(error)
 
 
-async def _on_http_error(request: Request, error: Any) -> Response:
+async def _on_http_error(request: Request, error: Any, paths: Sequence[str]) -> Response:
     """404 and 405: Starlette raises no others."""
-    response = ErrorResponse(UnknownEndpoint(method=request.method, path=request.url.path))
+    path, headers = request.scope["path"], dict(error.headers or {})
+    if path == "*":  # Of OPTIONS alone: it asks about the server.
+        return Response(status_code=204, headers={"Allow": ALLOWED_METHODS.decode()})
+    facts = {"method": request.method, "path": path}
+    if "Allow" in headers:
+        facts["remedy"] = f"it takes {headers['Allow']}."
+    elif (near := nearest_path(path, paths)) is not None:
+        facts["remedy"] = f"did you mean {near}?"
+    response = ErrorResponse(UnknownEndpoint(**facts))
     response.status_code = error.status_code
-    response.headers.update(error.headers or {})
+    response.headers.update(headers)
     return response
 
 

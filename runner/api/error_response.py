@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 from starlette.responses import Response
@@ -21,6 +22,7 @@ from errors.api import (
     UnknownEndpoint,
     UnknownModel,
     UnsupportedContentType,
+    UnsupportedHTTP,
 )
 from errors.chat import ChatTemplateMissing, ChatTemplateRefused
 from errors.coded_error import CodedError
@@ -48,7 +50,7 @@ _STATUSES: dict[int, tuple[type[CodedError], ...]] = {
 }
 """Other errors are 400 if the caller has to fix them (E1...), else 500."""
 _TYPES = {
-    **dict.fromkeys((400, 408, 413, 415, 421, 431), "invalid_request_error"),
+    **dict.fromkeys((400, 408, 413, 415, 417, 421, 431, 501, 505), "invalid_request_error"),
     401: "authentication_error",
     404: "not_found_error",
     429: "rate_limit_error",
@@ -91,6 +93,8 @@ class ErrorAnswer(msgspec.Struct):
 
 
 def status_of(error: CodedError) -> int:
+    if isinstance(error, UnsupportedHTTP):
+        return cast(int, error.facts["status"])
     known = (status for status, kinds in _STATUSES.items() if isinstance(error, kinds))
     return next(known, 400 if error.code.startswith("E1") else 500)
 

@@ -1,5 +1,6 @@
 """The answer to a generation request: one JSON document, or a stream of server-sent events."""
 
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -15,6 +16,7 @@ from errors.coded_error import CodedError
 from runner.api.call import Call, ClientConnection, call_of
 from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generations import Generations, Piece, PromptRequest
+from runner.api.idle_streams import IdleStreams
 from runner.api.limits import Admission, Admitted, run_within
 from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
@@ -22,6 +24,8 @@ from runner.generation.request import GenerationRequest
 
 Generate = Callable[[GenerationRequest, Call], Generation]
 """Makes the generation of one text of a call."""
+COMMENT = b": keep-alive\n\n"
+"""An event without a field, which clients of event streams ignore."""
 Prepare = Callable[[], Awaitable[Sequence[PromptRequest]]]
 
 _EVENT_HEADERS = [
@@ -39,6 +43,7 @@ class GenerationService:
     generate: Generate
     admission: Admission
     timeout_s: float
+    idle_streams: IdleStreams
 
 
 class AnswerWriter(Protocol):
@@ -47,6 +52,8 @@ class AnswerWriter(Protocol):
     response_id: str
     model: str
     fields: Fields
+    idle_event: bytes
+    """Sent while there is nothing else, maybe before the first events. Clients ignore it."""
 
     def document(self, texts: Sequence[Sequence[Piece]], generations: Generations) -> bytes:
         """The whole answer: all pieces of each text."""
@@ -86,6 +93,7 @@ class GenerationResponse(Response):
         self._send: Send
         self._connection: ClientConnection | None = None
         self._has_started = False
+        self.sent_s = time.monotonic()
         self._generations: Generations | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,12 +127,14 @@ class GenerationResponse(Response):
 
     async def _generate(self, call: Call, admitted: Admitted) -> Response | None:
         """The whole answer; None if it was streamed."""
-        generations = await self._begin(call)
-        call.is_generating = True
-        self._generations = generations
         if not self._is_stream:
-            return await self._whole(generations)
-        await self._stream(generations, admitted)
+            return await self._whole(await self._begin(call))
+        with self._service.idle_streams.watch(self):
+            generations = await self._begin(call)
+            last = await self._stream(generations)
+        # NOTE: before the client knows that it is done: its next request must not be refused for this one.
+        admitted.release()
+        await self._write(last + self._writer.last_events(generations), is_last=True)
         return None
 
     async def _begin(self, call: Call) -> Generations:
@@ -132,6 +142,8 @@ class GenerationResponse(Response):
         del self._prepare  # It holds the body, which may be large: the texts may take long.
         generations = Generations()
         await generations.add(await prepare(), lambda request: self._service.generate(request, call))
+        call.is_generating = True
+        self._generations = generations
         return generations
 
     def _fail(self, error: CodedError) -> None:
@@ -152,12 +164,17 @@ class GenerationResponse(Response):
         document = self._writer.document([pieces[index] for index in sorted(pieces)], generations)
         return Response(document, media_type="application/json")
 
-    async def _stream(self, generations: Generations, admitted: Admitted) -> None:
-        """NOTE: the response starts with the first piece: an error before that still has its own status."""
+    async def _stream(self, generations: Generations) -> bytes:
+        """Send all events but the last, which are returned.
+
+        NOTE: the response starts with the first piece, or when the stream was idle for too long: an error
+        before that still has its own status.
+        """
         connection, writer, last = self._connection, self._writer, b""
 
         def put(batch: list[Piece]) -> bool:
             if connection is not None and (events := writer.events(batch, generations)):
+                self.sent_s = time.monotonic()
                 connection.write(events)
             return True
 
@@ -171,12 +188,16 @@ class GenerationResponse(Response):
                     last += events
                 elif events:
                     await self._write(events)
-        # NOTE: before the client knows that it is done: its next request must not be refused for this one.
-        admitted.release()
-        await self._write(last + writer.last_events(generations), is_last=True)
+        return last
+
+    async def keep_alive(self) -> None:
+        """NOTE: only while the client reads, as then ``_write`` ends before it is called again."""
+        if self._connection is None or self._connection.is_ready():
+            await self._write(self._writer.idle_event)
 
     async def _write(self, data: bytes, *, is_last: bool = False) -> None:
         """Server-sent events: those that are written together are sent together."""
+        self.sent_s = time.monotonic()
         if not self._has_started:
             self._has_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})

@@ -66,6 +66,13 @@ class APISettings(BaseModel):
     openai_receive_timeout_s: Seconds = variable(
         "OPENAI_RECEIVE_TIMEOUT", 60.0, "maximum seconds until a request has arrived"
     )
+    openai_stream_keep_alive_s: float = variable(
+        "OPENAI_STREAM_KEEP_ALIVE",
+        15.0,
+        "maximum seconds of silence in a stream: then a comment is sent (Messages: a ping); 0: no limit",
+        ge=0,
+        allow_inf_nan=False,
+    )
     allowed_hosts: Texts = variable(
         "ALLOWED_HOSTS",
         (),

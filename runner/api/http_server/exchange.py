@@ -99,7 +99,7 @@ class Exchange:
         self._head = b""
         """Of the answer, while it waits for the body."""
         self._sends_body = scope["method"] != "HEAD"
-        self._is_chunked = True
+        self._is_chunked = scope["http_version"] != "1.0"  # Else the end of the connection ends the answer.
         self.has_started = False
         """The answer has begun."""
         self.is_complete = False

@@ -15,6 +15,8 @@ from runner.api.error_response import ErrorResponse
 from runner.settings.api_settings import APISettings
 
 _ANY = "*"
+_OPEN_PATHS = ("/health", "/ready", "/metrics")
+"""Kubernetes, load balancers and Prometheus ask by whatever name or address they know."""
 
 
 def restricts_hosts(settings: APISettings) -> bool:
@@ -23,13 +25,19 @@ def restricts_hosts(settings: APISettings) -> bool:
 
 
 class AllowedHosts:
-    """Middleware that refuses requests with another ``Host`` than a loopback one or one of ``hosts``."""
+    """Middleware that refuses requests with another ``Host`` than a loopback one or one of ``hosts``.
+
+    Health, readiness and metrics are answered for any host.
+    """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
         self._app = app
         self._hosts = frozenset(map(str.lower, hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") in _OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
         given = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
         refused = next((host for host in given if not self._is_allowed(host)), None)
         if scope["type"] == "http" and refused is not None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import Any, ClassVar
-from urllib.parse import unquote
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.server import ServerState
@@ -23,6 +22,7 @@ from runner.api.error_response import Fields, error_body, status_of
 from runner.api.http_server.connections import Connections
 from runner.api.http_server.exchange import Exchange, status_line
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
+from runner.supervision.http_rules import check_head, date, extra_headers, refusal_of, split_target
 from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_BYTES, SMALL_PER_PART
 
 _MAX_PIPELINED = 8
@@ -82,7 +82,6 @@ class BoundedProtocol(asyncio.Protocol):
     _num_small = 0
     """Lines of a head and small chunks of the last read."""
     _is_refused = False
-    _refusal: CodedError | None = None
 
     def __init__(
         self,
@@ -150,8 +149,8 @@ class BoundedProtocol(asyncio.Protocol):
         self._num_small = 0
         try:
             self._parser.feed_data(data)
-        except HttpParserError:  # What the parser refuses, and what our own functions below do.
-            self._reject(self._refusal or InvalidHTTP())
+        except HttpParserError as exc:  # What the parser refuses, and what our own functions below do.
+            self._reject(refusal_of(exc, data))
         num_useless = self._num_small // SMALL_PER_PART
         self._limit_read(self.registry.turns.after_read(self, num_useless, self._read_bytes))
         if not self._is_refused:
@@ -186,29 +185,30 @@ class BoundedProtocol(asyncio.Protocol):
         self._num_small += 1
         if not self._is_in_head:
             return
-        name = name.lower()
-        self._headers.append((name, value))
-        if name == b"expect" and value.lower() == b"100-continue":
-            self._expects_continue = True
+        self._headers.append((name.lower(), value))
         self._head_bytes += len(name) + len(value)
         if len(self._headers) > _MAX_HEADERS:
-            self._refusal = HeaderTooLarge(max_bytes=self.registry.limits.max_head_bytes)
-            raise self._refusal
+            raise HeaderTooLarge(max_bytes=self.registry.limits.max_head_bytes)
 
     def on_headers_complete(self) -> None:
         parser = self._parser
         self._is_in_head = False
         limits = self.registry.limits
         if self._head_bytes > limits.max_head_bytes:
-            self._refusal = HeaderTooLarge(max_bytes=limits.max_head_bytes)
-            raise self._refusal
+            raise HeaderTooLarge(max_bytes=limits.max_head_bytes)
         method = parser.get_method()
-        if len(self._pipeline) >= _MAX_PIPELINED or method == b"CONNECT":
-            raise InvalidHTTP
+        if len(self._pipeline) >= _MAX_PIPELINED:
+            raise InvalidHTTP(reason=f"more than {_MAX_PIPELINED} wait on its connection")
+        if method == b"CONNECT":
+            raise InvalidHTTP(reason="this server is no proxy")
         if parser.should_upgrade():
             return
         http_version = parser.get_http_version()
-        url = parse_url(self._url)
+        self._expects_continue = check_head(http_version, self._headers)
+        target = split_target(method, self._url)
+        if target.authority is not None:
+            others = [each for each in self._headers if each[0] != b"host"]
+            self._headers = [(b"host", target.authority), *others]
         scope = {
             "type": "http",
             "asgi": _ASGI,
@@ -218,9 +218,9 @@ class BoundedProtocol(asyncio.Protocol):
             "root_path": "",
             "headers": self._headers,
             "method": method.decode(),
-            "path": unquote(url.path.decode("ascii")),
-            "raw_path": url.path,
-            "query_string": url.query or b"",
+            "path": target.path,
+            "raw_path": target.raw_path,
+            "query_string": target.query,
         }
         exchange = scope[CONNECTION_KEY] = Exchange(
             self,
@@ -302,7 +302,8 @@ class BoundedProtocol(asyncio.Protocol):
         if error is None or not self._can_answer():
             self.transport.close()
             return
-        self.transport.write(_answer(error))
+        has_body = not (self._is_receiving and self._parser.get_method() == b"HEAD")
+        self.transport.write(_answer(error, has_body=has_body))
         if self._last is not None:
             self._last.disconnected()
         if not self._is_receiving:
@@ -332,10 +333,15 @@ class BoundedProtocol(asyncio.Protocol):
         return last is None or last.is_complete or not (self._is_in_head or last.has_started)
 
 
-def _answer(error: CodedError) -> bytes:
+def _answer(error: CodedError, *, has_body: bool) -> bytes:
     body = error_body(error, Fields())
-    head = (
-        b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n%b: %b\r\n\r\n",
-        (len(body), REQUEST_ID_HEADER.lower().encode(), request_id_of(None).encode()),
-    )
-    return status_line(status_of(error)) + head[0] % head[1] + body
+    headers = [
+        (b"date", date()),
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+        (REQUEST_ID_HEADER.lower().encode(), request_id_of(None).encode()),
+        *extra_headers(error),
+    ]
+    head = status_line(status_of(error)) + b"".join(b"%b: %b\r\n" % each for each in headers)
+    return head + b"\r\n" + (body if has_body else b"")

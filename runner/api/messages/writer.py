@@ -40,6 +40,8 @@ _encode = msgspec.json.Encoder().encode
 class MessagesWriter:
     """An ``AnswerWriter``."""
 
+    idle_event = b'event: ping\ndata: {"type":"ping"}\n\n'
+
     def __init__(self, model: str, fields: Fields) -> None:
         self.response_id = f"msg_{secrets.token_hex(12)}"
         self.model = model
@@ -61,7 +63,7 @@ class MessagesWriter:
         opening = b""
         if not self._has_started:
             self._has_started = True
-            opening = _event("message_start", message=self._message([], generations)) + _event("ping")
+            opening = _event("message_start", message=self._message([], generations)) + self.idle_event
         self._last = batch[-1]
         return opening + b"".join(self._events(self._blocks.push(batch)))
 

@@ -8,6 +8,7 @@ import msgspec
 
 from errors.coded_error import CodedError
 from runner.api.error_response import Fields, error_body
+from runner.api.generation_response import COMMENT
 from runner.api.generations import Generations, Piece
 from runner.api.openai.answers import Answer, Choice, InputTokens, OutputTokens, Usage
 from runner.api.openai.bodies import ChatBody, GenerationBody, StreamOptions
@@ -23,6 +24,8 @@ _MARK = "\0"
 
 class ChoicesWriter:
     """An ``AnswerWriter``."""
+
+    idle_event = COMMENT
 
     def __init__(self, body: GenerationBody, formatter: Format, model: str) -> None:
         self.response_id = formatter.id_prefix + secrets.token_hex(12)

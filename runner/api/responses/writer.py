@@ -9,6 +9,7 @@ import msgspec
 from errors.coded_error import CodedError
 from runner.api.blocks import Block, Blocks, Step
 from runner.api.error_response import describe
+from runner.api.generation_response import COMMENT
 from runner.api.generations import Generations, Piece
 from runner.api.openai.answers import OutputTokens
 from runner.api.responses.answers import (
@@ -45,6 +46,8 @@ data: {"type":"%b.%b","sequence_number":%d,"output_index":%d,"item_id":"%b",%b"%
 
 class ResponsesWriter:
     """An ``AnswerWriter``."""
+
+    idle_event = COMMENT
 
     def __init__(self, body: ResponsesBody, model: str, *, is_large: bool) -> None:
         """``is_large``: nothing of the body that may be large is kept, to be repeated in the answer."""

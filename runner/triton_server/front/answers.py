@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from errors import find_in_text
-from errors.api import InvalidAPIKey
+from errors.api import InvalidAPIKey, UnsupportedHTTP
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnded
 from errors.requests import UnsupportedArgument
@@ -49,6 +49,8 @@ _STATUSES: dict[type[CodedError], tuple[int, int]] = {
 
 def statuses_of(error: CodedError) -> tuple[int, int]:
     """HTTP's and gRPC's status for an error."""
+    if isinstance(error, UnsupportedHTTP):
+        return cast(int, error.facts["status"]), UNIMPLEMENTED
     default = (400, INVALID_ARGUMENT) if error.code.startswith("E1") else (500, INTERNAL)
     return _STATUSES.get(type(error), default)
 

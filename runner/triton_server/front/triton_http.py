@@ -39,9 +39,9 @@ class TritonHTTP:
         """Raises TritonUnavailable."""
         return await self._ask(method, self._ports.http_url + path, body)
 
-    async def metrics(self, method: str = "GET") -> HTTPAnswer:
+    async def metrics(self) -> HTTPAnswer:
         """Raises TritonUnavailable."""
-        return await self._ask(method, self._ports.metrics_url)
+        return await self._ask("GET", self._ports.metrics_url)
 
     async def statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]]:
         """See ``statistics_of``. Raises TritonUnavailable, UnknownTritonModel (E1108)."""

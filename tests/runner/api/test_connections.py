@@ -242,7 +242,7 @@ class Opened:
         return b"".join(each.args[0] for each in self.transport.write.call_args_list)
 
     async def ask(self, *paths: str, method: str = "GET", head: str = "", body: bytes = b"") -> None:
-        heads = [f"{method} /{path} HTTP/1.1\r\n{head}\r\n".encode() for path in paths]
+        heads = [f"{method} /{path} HTTP/1.1\r\nHost: a\r\n{head}\r\n".encode() for path in paths]
         self.connection.data_received(b"".join(heads) + body)
         for _ in range(20):
             await asyncio.sleep(0)

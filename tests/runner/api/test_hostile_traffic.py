@@ -180,15 +180,15 @@ class Streams:
     ("data", "status", "code"),
     [
         (b"GARBAGE\r\n\r\n", 400, "E1610"),
-        (b"GET / HTTP/9.9\r\n\r\n", 400, "E1610"),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "E1610"),
+        (b"GET / HTTP/9.9\r\n\r\n", 505, "E1615"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "E1615"),
         (b"CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "E1610"),
         (b"GET /nowhere HTTP/1.0\r\n\r\n", 404, "E1605"),
         (b"OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "E1605"),
         (b"DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "E1605"),
-        (b"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421, "E1609"),
-        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", 421, "E1609"),
-        (b"GET /health HTTP/1.1\r\nHost: 127.0.0.1.evil.example:9000\r\n\r\n", 421, "E1609"),
+        (b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421, "E1609"),
+        (b"GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 421, "E1609"),
+        (b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1.evil.example:9000\r\n\r\n", 421, "E1609"),
         (request(TEXT, b"{}", "Transfer-Encoding: chunked"), 400, "E1610"),
         (request(TEXT, b"{}", "Transfer-Encoding: gzip"), 400, "E1610"),
         (request(TEXT, b"{}", "Content-Length: 5"), 400, "E1610"),
@@ -235,10 +235,31 @@ def test_loopback_names_are_served(api: APIAlone, host: str) -> None:
     assert httpx.get(f"{api.url}/health", headers={"Host": host}, timeout=300).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+def test_health_and_metrics_are_answered_for_any_host(api: APIAlone, path: str) -> None:
+    for headers in ({"Host": "10.1.2.3:9000"}, {"Host": "pod.example"}):
+        assert httpx.get(f"{api.url}{path}", headers=headers, timeout=300).status_code == 200
+
+
+def test_a_slash_at_the_end_is_served_and_a_stream_to_http_1_0_has_no_chunks(api: APIAlone) -> None:
+    models = httpx.get(f"{api.url}/v1/models/", timeout=300).json()
+    assert models == httpx.get(f"{api.url}/v1/models", timeout=300).json()
+    body = json.dumps({"prompt": "a", "max_tokens": 2, "stream": True}).encode()
+    old = send(api.port, request(f"{TEXT}/", body).replace(b"HTTP/1.1", b"HTTP/1.0"))
+    head, _, events = old.partition(b"\r\n\r\n")
+    assert status_of(old) == 200
+    assert b"transfer-encoding" not in head
+    assert events.startswith(b"data: {")
+    assert events.endswith(b"\n\ndata: [DONE]\n\n")
+
+
 def test_a_head_has_no_body_and_a_client_that_waits_to_send_its_body_is_told_to_go_on(api: APIAlone) -> None:
     answer = send(api.port, b"HEAD /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert status_of(answer) == 200
     assert answer.endswith(b"\r\n\r\n")
+    of_server = send(api.port, b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert status_of(of_server) == 204
+    assert b"\r\nallow: GET, HEAD, POST\r\n" in of_server
     body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
     head = request(TEXT, body, "Expect: 100-continue")[: -len(body)]
     with socket.create_connection((HOST, api.port)) as connection:

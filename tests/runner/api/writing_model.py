@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +39,29 @@ TOKENIZER = make_tokenizer()
 class WritingModel:
     """Writes ``text``, ``step_tokens`` at once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **environment: str) -> None:
         self.text, self.step_tokens = CALLS, 1
         self.reason: FinishReason = "end"
+        self.before_first: Callable[[], Awaitable[None]] | None = None
+        """Awaited before the first token."""
         tokenizing = Tokenizing(TOKENIZER, max_bytes=1 << 16, max_tokens=4095)
         template = ChatTemplate({"default": CHAT_TEMPLATE}, {})
         self.facts = ModelFacts(tokenizing, (END_ID,), END_ID, 4096, 4095, template, HERMES)
-        served = Served(self.facts, load_settings({"ENGINE_DIR": "."}), "transformers", ("model",))
+        served = Served(
+            self.facts, load_settings({"ENGINE_DIR": ".", **environment}), "transformers", ("model",)
+        )
         admission = Admission(served.settings.openai_max_requests)
         api = API(served, self._is_ready, self._generation, folder, admission)
         application = make_application(api, served)
         watched = CallObserver(application, Meter("openai", folder), is_log_json=False, tracing=None)
+        self.application = watched
         self._transport = httpx.ASGITransport(watched)
 
     async def generate(
         self, submit: Submit, outlet: Outlet[Output] | None = None
     ) -> AsyncGenerator[Output, None]:
+        if self.before_first is not None:
+            await self.before_first()
         ids = TOKENIZER.encode(self.text, add_special_tokens=False).ids[: submit.max_tokens]
         for at in range(0, len(ids), self.step_tokens):
             yield Output(ids[at : at + self.step_tokens])
@@ -67,9 +74,12 @@ class WritingModel:
         return True
 
     def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.request("POST", path, json=body)
+
+    def request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         async def send() -> httpx.Response:
             async with httpx.AsyncClient(transport=self._transport, base_url="http://api") as client:
-                return await client.post(path, json=body)
+                return await client.request(method, path, **arguments)
 
         return asyncio.run(send())
 

@@ -78,6 +78,7 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("OPENAI_MAX_CONNECTIONS", "10", "openai_max_connections", 10),
     ("OPENAI_RECEIVE_TIMEOUT", "10", "openai_receive_timeout_s", 10.0),
     ("ALLOWED_HOSTS", "a.example,b", "allowed_hosts", ("a.example", "b")),
+    ("OPENAI_STREAM_KEEP_ALIVE", "5", "openai_stream_keep_alive_s", 5.0),
     ("OPENAI_TIMEOUT", "1.5", "openai_timeout_s", 1.5),
 ]
 

@@ -13,6 +13,7 @@ from http import HTTPStatus
 
 from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference, RequestTooLarge
+from runner.supervision.http_rules import date, extra_headers
 from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_PER_PART
 from runner.triton_server.front.answers import error_body, statuses_of
 from runner.triton_server.front.budget import Budget
@@ -65,7 +66,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._is_closing = False
         """No request follows the current one."""
         self._is_chunked = False
-        self._refusal: tuple[int, str] | None = None
+        self._refusal: tuple[int, bytes, tuple[bytes, ...]] | None = None
         """Nothing is parsed any more: this is answered after the requests that have arrived."""
         self.on_disconnect = None
 
@@ -155,7 +156,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._check(request)
         self._limit_arrival(_BODY_TIMEOUT_S)
         is_next = self._current is None and not self._arrived
-        if is_next and request.headers.get(b"expect", b"").lower() == b"100-continue":
+        if is_next and request.expects_continue:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def take(self, request: Request) -> None:
@@ -170,9 +171,9 @@ class HTTPConnection(asyncio.BufferedProtocol):
             self._is_closing = not self._current.keeps_alive
             self._handle(self._current, self)
         elif self._refusal is not None:
-            status, message = self._refusal
+            status, body, headers = self._refusal
             self._is_closing = True
-            self.respond(status, error_body(message))
+            self.respond(status, body, headers=headers)
 
     def _finish(self) -> None:
         if self._current is not None:
@@ -192,7 +193,9 @@ class HTTPConnection(asyncio.BufferedProtocol):
     def _refuse(self, error: CodedError) -> None:
         """Answer what can't be received, and close: the rest of it would be read as a request."""
         is_head = self._requests.is_in_head and isinstance(error, RequestTooLarge)
-        self._refusal = 431 if is_head else statuses_of(error)[0], str(error)
+        status = 431 if is_head else statuses_of(error)[0]
+        headers = tuple(b"%b: %b" % each for each in extra_headers(error))
+        self._refusal = status, error_body(str(error)), headers
         self._requests.stop()
         if (request := self._requests.arriving) is not None:
             request.share.release()
@@ -203,9 +206,11 @@ class HTTPConnection(asyncio.BufferedProtocol):
 
     def _head(self, status: int, content_type: bytes, headers: tuple[bytes, ...]) -> bytes:
         lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]
-        lines += [b"content-type: " + content_type, *headers]
+        lines += [b"date: " + date(), b"content-type: " + content_type, *headers]
         if self._is_closing:
             lines.append(b"connection: close")
+        elif self._current is not None and self._current.is_version_1_0:
+            lines.append(b"connection: keep-alive")
         return b"\r\n".join([*lines, b"", b""])
 
     def _write(self, data: bytes) -> None:

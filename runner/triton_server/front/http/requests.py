@@ -9,6 +9,7 @@ import httptools
 
 from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference, RequestTooLarge
+from runner.supervision.http_rules import RULED_HEADERS, check_head, refusal_of, split_target
 from runner.supervision.turns import MAX_READ_BYTES, SMALL_BYTES
 from runner.triton_server.front.budget import Share
 
@@ -16,8 +17,7 @@ _MAX_HEAD_BYTES = 1 << 14
 _WIRE_FACTOR = 2
 """Bytes on the wire of a body in chunks, for each byte of the limit of bodies."""
 _KEPT_HEADERS = {
-    *(b"authorization", b"content-encoding", b"content-length", b"expect", b"traceparent"),
-    *(b"inference-header-content-length", b"transfer-encoding"),
+    *(b"authorization", b"content-length", b"traceparent", b"inference-header-content-length"),
 }
 """Of others only the bytes count: a small one takes 30 times its size in memory."""
 
@@ -32,6 +32,10 @@ class Request:
     headers: dict[bytes, bytes] = field(default_factory=dict)
     """Those that are used. Names in lower case; of several with one name the last."""
     body: bytearray = field(default_factory=bytearray)
+    ruled: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """The headers of which all are checked."""
+    path: str = ""
+    expects_continue: bool = False
     keeps_alive: bool = False
     is_version_1_0: bool = False
 
@@ -60,6 +64,8 @@ class RequestParser:
         self._parser: Any = httptools.HttpRequestParser(self)
         self._wire_bytes = 0
         """Of the request that arrives; the read in which it began does not count."""
+        self._is_read_again = False
+        """See ``_read_without_upgrade``."""
 
     def feed(self, data: memoryview) -> None:
         """Raises a CodedError for what is no request, exceeds a bound, or is refused by the receiver."""
@@ -67,12 +73,8 @@ class RequestParser:
         self.num_small = 0
         try:
             self._parse(data)
-        except httptools.HttpParserCallbackError as exc:
-            if isinstance(exc.__context__, CodedError):
-                raise exc.__context__ from None
-            raise InvalidInference(reason="no HTTP") from exc
         except httptools.HttpParserError as exc:
-            raise InvalidInference(reason="it is not HTTP/1.1") from exc
+            raise refusal_of(exc, bytes(data)) from None
         self._check_wire()
 
     def stop(self) -> None:
@@ -86,16 +88,25 @@ class RequestParser:
         del self._receiver
 
     def _parse(self, data: memoryview) -> None:
-        """A request for another protocol is answered by HTTP/1.1, as by Triton.
+        """An offer to upgrade the connection, as Java's client makes one, is left unused."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as exc:
+            self._read_without_upgrade()
+            self._parse(data[exc.args[0] :])
 
-        NOTE: httptools takes its body for data of the other protocol, so it may have none.
-        """
-        while True:
-            try:
-                self._parser.feed_data(data)
-                return
-            except httptools.HttpParserUpgrade as exc:
-                data = data[exc.args[0] :]
+    def _read_without_upgrade(self) -> None:
+        """Read the head again without the offer, after which httptools would read no body."""
+        request, old = self.arriving, self._parser
+        assert request is not None
+        version = old.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (old.get_method(), request.target, version)]
+        lines += [b"%b: %b" % each for each in (*request.headers.items(), *request.ruled)]
+        if not old.should_keep_alive():
+            lines.append(b"connection: close")
+        request.target, request.ruled = b"", []
+        self._parser, self._is_read_again = httptools.HttpRequestParser(self), True
+        self._parser.feed_data(b"\r\n".join([*lines, b"", b""]))
 
     def _check_wire(self) -> None:
         if self.is_in_head:
@@ -109,7 +120,9 @@ class RequestParser:
     # httptools
 
     def on_message_begin(self) -> None:
-        self.arriving = self._receiver.begin_request()
+        if not self._is_read_again:
+            self.arriving = self._receiver.begin_request()
+        self._is_read_again = False
 
     def on_url(self, piece: bytes) -> None:
         assert self.arriving is not None
@@ -119,20 +132,29 @@ class RequestParser:
         """NOTE: trailers of a body in chunks come here too; they are ignored."""
         self.num_small += 1
         name = name.lower()
-        if self.is_in_head and name in _KEPT_HEADERS:
-            assert self.arriving is not None
+        if not self.is_in_head:
+            return
+        assert self.arriving is not None
+        if name in _KEPT_HEADERS:
             self.arriving.headers[name] = value
+        elif name in RULED_HEADERS:
+            self.arriving.ruled.append((name, value))
 
     def on_headers_complete(self) -> None:
         request = self.arriving
         assert request is not None
+        method, version = self._parser.get_method(), self._parser.get_http_version()
+        if method == b"CONNECT":
+            raise InvalidInference(reason="this server is no proxy")
+        if self._parser.should_upgrade():
+            return
         self.is_in_head = False
-        request.method = self._parser.get_method().decode("latin-1")
+        request.method, request.is_version_1_0 = method.decode("latin-1"), version == "1.0"
+        request.expects_continue = check_head(version, request.ruled)
+        request.path = split_target(method, request.target).path
         length = request.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > self._max_body_bytes:
             raise self._too_large()
-        if self._parser.should_upgrade() and (length != b"0" or b"transfer-encoding" in request.headers):
-            raise InvalidInference(reason="it asks for another protocol than HTTP/1.1")
         self._receiver.take_head(request)
 
     def on_body(self, piece: bytes) -> None:
@@ -145,6 +167,8 @@ class RequestParser:
         request.share.hold(len(request.target) + len(request.body))
 
     def on_message_complete(self) -> None:
+        if self._parser.should_upgrade():
+            return
         request = self.arriving
         assert request is not None
         request.share.is_complete = True
@@ -152,7 +176,6 @@ class RequestParser:
         self.is_in_head = True
         self._wire_bytes = 0
         request.keeps_alive = self._parser.should_keep_alive()
-        request.is_version_1_0 = self._parser.get_http_version() == "1.0"
         self._receiver.take(request)
 
     def _too_large(self) -> CodedError:

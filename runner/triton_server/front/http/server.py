@@ -11,6 +11,7 @@ import msgspec
 from errors.api import InvalidAPIKey
 from errors.triton_front import ClosedEndpoint, InvalidInference
 from runner.settings.api_keys import APIKeys
+from runner.supervision.http_rules import ALLOWED_METHODS
 from runner.supervision.json_bounds import JSONBounds
 from runner.triton_server.front.answers import error_body
 from runner.triton_server.front.http.answers import Answer, InferAnswer, StreamAnswer, coded, fail
@@ -34,6 +35,7 @@ _MANAGEMENT = re.compile(
 )
 _OPEN_PATHS = (HEALTH_PATH, "/v2/health/live", "/v2/health/ready", "/metrics")
 """No key is needed."""
+_NOT_OPENAI = "Not Found; the OpenAI-compatible API has a port of its own, OPENAI_PORT"
 _MAX_MANAGEMENT_BYTES = 1 << 16
 _MAX_DEPTH = 32
 """Triton's parser of JSON recurses."""
@@ -63,16 +65,14 @@ class HTTPServer:
 
     def check(self, request: Request) -> None:
         """A head whose body was not received yet. Raises a CodedError."""
-        path = request.target.partition(b"?")[0].decode("latin-1")
+        path = request.path
         if path not in _OPEN_PATHS and not self._keys.accept(request.headers.get(b"authorization", b"")):
             raise InvalidAPIKey
-        if request.headers.get(b"content-encoding", b"identity") != b"identity":
-            raise InvalidInference(reason="it is compressed; send it uncompressed")
         if request.method == "POST" and _INFERENCE.fullmatch(path):
             self._inferences.check_room()
 
     def handle(self, request: Request, connection: HTTPConnection) -> None:
-        path = request.target.partition(b"?")[0].decode("latin-1")
+        path = request.path
         inference = _INFERENCE.fullmatch(path)
         if path == HEALTH_PATH:
             connection.respond(200, b"{}")
@@ -90,17 +90,23 @@ class HTTPServer:
                 fail(connection, ClosedEndpoint(endpoint=path[:200]))
             else:
                 self._start(self._manage, request, connection, path)
-        elif inference is not None or _READ.fullmatch(path) or _STATISTICS.fullmatch(path):
-            connection.respond(405, error_body("Method Not Allowed"))
+        elif inference is not None:
+            _refuse_method(connection, b"POST")
+        elif _READ.fullmatch(path) or _STATISTICS.fullmatch(path):
+            _refuse_method(connection, b"GET, HEAD")
+        elif path == "*":  # Of OPTIONS alone: it asks about the server.
+            connection.respond(200, b"", headers=(b"allow: " + ALLOWED_METHODS,))
+        elif path.startswith("/v1/"):
+            connection.respond(404, error_body(_NOT_OPENAI))
         else:
             connection.respond(404, error_body("Not Found"))
 
     def handle_metrics(self, request: Request, connection: HTTPConnection) -> None:
         """On Triton's metrics port."""
-        if request.target.partition(b"?")[0] != b"/metrics":
+        if request.path != "/metrics":
             connection.respond(404, error_body("Not Found"))
         elif request.method not in ("GET", "HEAD"):
-            connection.respond(405, error_body("Method Not Allowed"))
+            _refuse_method(connection, b"GET, HEAD")
         else:
             self._start(self._metrics, request, connection)
 
@@ -155,7 +161,7 @@ class HTTPServer:
         if _READY.fullmatch(path) and not self._is_engine_ready():
             connection.respond(503, error_body("the engine is not ready"))
             return
-        _respond(connection, await self._triton.ask(request.method, path))
+        _respond(connection, await self._triton.ask("GET", path))  # For HEAD too: it has the same headers.
 
     async def _statistics(
         self, request: Request, connection: HTTPConnection, model: str, version: str
@@ -164,7 +170,7 @@ class HTTPServer:
         connection.respond(200, msgspec.json.encode({"model_stats": statistics}))
 
     async def _metrics(self, request: Request, connection: HTTPConnection) -> None:
-        _respond(connection, await self._triton.metrics(request.method))
+        _respond(connection, await self._triton.metrics())
 
     async def _manage(self, request: Request, connection: HTTPConnection, path: str) -> None:
         body = bytes(request.body)
@@ -198,6 +204,10 @@ class HTTPServer:
             task.cancel()
 
         connection.on_disconnect = cancel
+
+
+def _refuse_method(connection: HTTPConnection, allowed: bytes) -> None:
+    connection.respond(405, error_body("Method Not Allowed"), headers=(b"allow: " + allowed,))
 
 
 def _respond(connection: HTTPConnection, answer: HTTPAnswer) -> None:

@@ -80,9 +80,9 @@ def test_the_connection_stays_open_as_the_client_asks(data: bytes, *, closes: bo
 def test_a_head_has_no_body_and_a_stream_to_http_1_0_no_chunks() -> None:
     async def work() -> None:
         client = Client()
-        assert (await client.send(b"HEAD / HTTP/1.1\r\n\r\n")).endswith(b"content-length: 8\r\n\r\n")
+        assert (await client.send(b"HEAD / HTTP/1.1\r\nHost:\r\n\r\n")).endswith(b"content-length: 8\r\n\r\n")
         refused = Client()
-        assert (await refused.send(b"HEAD /refused HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
+        assert (await refused.send(b"HEAD /refused HTTP/1.1\r\nHost: a\r\n\r\n")).endswith(b"\r\n\r\n")
         old = Client(answers=False)
         await old.send(b"GET / HTTP/1.0\r\n\r\n")
         old.connection.begin(200, b"text/event-stream")
@@ -97,7 +97,7 @@ def test_a_head_has_no_body_and_a_stream_to_http_1_0_no_chunks() -> None:
 def test_an_answer_that_can_not_be_written_as_json_is_an_error_of_its_own() -> None:
     async def work() -> None:
         client = Client(answers=False)
-        await client.send(b"POST / HTTP/1.1\r\n\r\n")
+        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\n\r\n")
         answer = Answer(client.connection, client.requests[0])
         message = pb.ModelStreamInferResponse()
         message.infer_response.outputs.add(name="a", datatype="BF16", shape=[1])
@@ -147,7 +147,7 @@ def test_heads_and_trailers_that_arrive_slowly_count_and_end_in_time(
         budget = Budget(MAX_HELD_BYTES)
         clients = [Client(budget) for _ in range(20)]
         for each in clients:
-            await each.send(b"GET / HTTP/1.1\r\n" + begun + b"Authorization: " + b"a" * 12_000, 1000)
+            await each.send(b"GET / HTTP/1.1\r\nHost:\r\n" + begun + b"Authorization: " + b"a" * 12_000, 1000)
         assert MAX_HELD_BYTES - 13_000 < budget.held_bytes <= MAX_HELD_BYTES
         monkeypatch.setattr(http_connection, "_HEAD_TIMEOUT_S", 0.01)
         late = Client(budget)

@@ -1,0 +1,56 @@
+"""Event streams in which nothing is sent for a while, as before the first token of a long prompt.
+
+Proxies, load balancers and clients close a connection that is silent for some time, often a minute.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+_CHECKS = 10
+"""In each interval: a stream is silent for at most the interval."""
+
+
+class Stream(Protocol):
+    sent_s: float
+    """When something was sent last, by ``time.monotonic``."""
+
+    async def keep_alive(self) -> None:
+        """Send what means nothing. Call only while the stream is watched."""
+        ...
+
+
+class IdleStreams:
+    """One task for all streams of the process, as a timer for each would cost as much as a short answer."""
+
+    def __init__(self, interval_s: float) -> None:
+        """``interval_s``: 0 for streams that stay silent."""
+        self._interval_s = interval_s
+        self._streams: set[Stream] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def watch(self, stream: Stream) -> Iterator[None]:
+        if not self._interval_s:
+            yield
+            return
+        self._streams.add(stream)
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep_alive())
+        try:
+            yield
+        finally:
+            self._streams.discard(stream)
+
+    async def _keep_alive(self) -> None:
+        try:
+            while self._streams:
+                await asyncio.sleep(self._interval_s / _CHECKS)
+                latest_s = time.monotonic() - self._interval_s * (1 - 1 / _CHECKS)
+                for stream in [each for each in self._streams if each.sent_s <= latest_s]:
+                    if stream in self._streams:
+                        await stream.keep_alive()
+        finally:
+            self._task = None
