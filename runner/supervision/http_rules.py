@@ -24,13 +24,12 @@ ALLOWED_METHODS = b"GET, HEAD, POST"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 _VERSIONS = ("1.0", "1.1")
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
-_SLASHES = re.compile("//+")
 _REQUEST_LINE = re.compile(rb"(?:^|\n)([!#$%&'*+.^_`|~0-9A-Za-z-]+) \S+ HTTP/1\.[01]\r\n")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a request goes. A path has no slash at its end, and none doubled."""
+    """Where a request goes."""
 
     path: str
     raw_path: bytes
@@ -52,8 +51,7 @@ def split_target(method: bytes, target: bytes) -> Target:
         if scheme.lower() not in (b"http", b"https") or not authority or not _HOST.fullmatch(authority):
             raise InvalidHTTP(reason="its target is neither a path nor a URL")
     raw_path, _, query = rest.partition(b"?")
-    path = unquote(raw_path.decode("latin-1"))
-    return Target(_SLASHES.sub("/", path).rstrip("/") or "/", raw_path, query, authority)
+    return Target(unquote(raw_path.decode("latin-1")), raw_path, query, authority)
 
 
 def check_head(version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:

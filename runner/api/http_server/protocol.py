@@ -7,6 +7,7 @@ request that offers to upgrade the connection (to HTTP/2, as Java's client does)
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_BYT
 _MAX_PIPELINED = 8
 _MAX_HEADERS = 100
 """A small one takes 30 times its size in memory."""
+_SLASHES = re.compile("//+")
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _WIRE_FACTOR = 2
 """Bytes on the wire of a chunked body, for each byte of the limit of bodies."""
@@ -218,7 +220,8 @@ class BoundedProtocol(asyncio.Protocol):
             "root_path": "",
             "headers": self._headers,
             "method": method.decode(),
-            "path": target.path,
+            # Without doubled slashes and one at the end, which come from base URLs.
+            "path": _SLASHES.sub("/", target.path).rstrip("/") or "/",
             "raw_path": target.raw_path,
             "query_string": target.query,
         }

@@ -151,7 +151,9 @@ class RequestParser:
         self.is_in_head = False
         request.method, request.is_version_1_0 = method.decode("latin-1"), version == "1.0"
         request.expects_continue = check_head(version, request.ruled)
-        request.path = split_target(method, request.target).path
+        target = split_target(method, request.target)
+        # A slash that is encoded separates nothing, and no name of Triton's has one.
+        request.path = target.raw_path.decode() if b"%2f" in target.raw_path.lower() else target.path
         length = request.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > self._max_body_bytes:
             raise self._too_large()

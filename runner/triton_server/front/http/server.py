@@ -85,7 +85,8 @@ class HTTPServer:
             self._start(self._statistics, request, connection, *statistics.groups(default=""))
         elif request.method in ("GET", "HEAD") and _READ.fullmatch(path):
             self._start(self._read, request, connection, path)
-        elif _MANAGEMENT.fullmatch(path):
+        # By its path alone: a proxy that closes it may not look into a URL.
+        elif _MANAGEMENT.fullmatch(path) and request.target.startswith(b"/"):
             if not self._is_managed:
                 fail(connection, ClosedEndpoint(endpoint=path[:200]))
             else:
