@@ -115,15 +115,15 @@ def test_an_effort_that_the_template_refuses_is_left_out(served: Served) -> None
     refuses = (
         "{% if reasoning_effort | default('low') not in ['low'] %}{{ raise_exception('no') }}{% endif %}"
     )
-    template = ChatTemplate({"default": refuses + "{{ reasoning_effort }}{{ enable_thinking }}"}, {})
+    template = ChatTemplate({"default": refuses + "{{ messages[0].content, reasoning_effort, enable_thinking }}"}, {})
     model = replace(MODEL, chat=template)
 
     def prompt(**fields: object) -> object:
         body = ChatBody(messages=[{"role": "user", "content": "hi"}], **fields)  # type: ignore[arg-type]
         return chat_request(body, replace(served, model=model)).request.prompt
 
-    assert prompt(reasoning_effort="low") == "lowTrue"
-    assert prompt(reasoning_effort="high") == "True"
+    assert prompt(reasoning_effort="low") == "('hi', 'low', True)"
+    assert prompt(reasoning_effort="high") == "('hi', Undefined, True)"
     with pytest.raises(ChatTemplateRefused, match="no"):
         prompt(chat_template_kwargs={"reasoning_effort": "high"})
 
