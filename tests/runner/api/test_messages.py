@@ -78,7 +78,7 @@ def test_tokens_are_counted(api: API) -> None:
             "E1005",
         ),
         ({"tools": [{"type": "web_search_20250305", "name": "x"}]}, "tools[0].type", "E1005"),
-        ({"mcp_servers": []}, "mcp_servers", "E1601"),
+        ({"mcp_servers": [{"type": "url"}]}, "mcp_servers", "E1601"),
         ({"stop_sequences": [""]}, "stop_sequences[0]", "E1005"),
         ({"top_k": -2}, "top_k", "E1005"),
         ({"messages": [{"role": "user", "content": "x " * 5000}]}, "", "E1002"),
