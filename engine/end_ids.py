@@ -1,36 +1,110 @@
 """End-of-text token ids, read from the files of a model."""
 
+from __future__ import annotations
+
 import json
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from errors.engine_tar import EngineUnreadable
 
+if TYPE_CHECKING:  # It is loaded where a tokenizer is.
+    from tokenizers import Tokenizer
 
-def read_end_ids(engine_dir: Path, token_to_id: Callable[[str], int | None]) -> tuple[int, ...]:
-    """The ids, the most common first; empty if no file has them. Raises EngineUnreadable."""
-    for name in ("generation_config.json", "config.json"):
-        if ids := as_ids(read_json(engine_dir / name).get("eos_token_id")):
-            return ids
-    token_id = tokenizer_end_id(engine_dir, token_to_id)
-    return () if token_id is None else (token_id,)
+_KEYS = ("eos_token", "eot_token", "eom_token")
+_END_TEXTS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|eot|>",
+    "<|eom|>",
+    "<|EOT|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<end_of_turn>",
+    "<|end_of_turn|>",
+    "<turn|>",
+    "<|tool_response>",
+    "<|END_OF_TURN_TOKEN|>",
+    "[|endofturn|]",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<｜end▁of▁sentence｜>",
+    "<end_of_utterance>",
+)
+"""Tokens that end a turn or a text in every model that has them (a list like llama.cpp's)."""
+_SPECIAL_END_TEXTS = ("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]")
+"""They end a text only where they are special tokens: elsewhere they may be HTML, for example."""
+_END_OF_MESSAGE = "<|end|>"
+_BEGINS_OF_MESSAGES = ("<|start|>", "<|begin|>")
+"""In models with one of these (gpt-oss, Solar) ``<|end|>`` separates the messages of one answer."""
 
 
-def tokenizer_end_id(engine_dir: Path, token_to_id: Callable[[str], int | None]) -> int | None:
+def read_end_ids(engine_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return all ids that a file names, and those of well-known end tokens; the most common first.
+
+    Trainers often change one of the files only. Raises EngineUnreadable.
+    """
+    config = read_json(engine_dir / "config.json")
+    text_config = config.get("text_config")
+    documents = [read_json(engine_dir / "generation_config.json"), config]
+    documents += [text_config] if isinstance(text_config, dict) else []
+    ids = [each for document in documents for each in as_ids(document.get("eos_token_id"))]
+    ids += [*_named_end_ids(engine_dir, tokenizer), *_well_known_end_ids(tokenizer)]
+    return tuple(dict.fromkeys(ids))
+
+
+def tokenizer_end_id(engine_dir: Path, tokenizer: Tokenizer) -> int | None:
     """The one that the tokenizer's configuration names. Raises EngineUnreadable."""
-    token = read_json(engine_dir / "tokenizer_config.json").get("eos_token")
-    text = token.get("content") if isinstance(token, dict) else token
+    return next(_named_end_ids(engine_dir, tokenizer, _KEYS[:1]), None)
+
+
+def _named_end_ids(engine_dir: Path, tokenizer: Tokenizer, keys: Sequence[str] = _KEYS) -> Iterator[int]:
+    """The ids of the tokens that the tokenizer's files name under ``keys``."""
+    config = read_json(engine_dir / "tokenizer_config.json")
+    for document in (config, read_json(engine_dir / "special_tokens_map.json")):
+        for key in keys:
+            token = document.get(key)
+            text = token.get("content") if isinstance(token, dict) else token
+            if isinstance(text, str) and (id_ := _id_of(text, engine_dir, config, tokenizer)) is not None:
+                yield id_
+
+
+def _id_of(text: str, engine_dir: Path, config: dict[str, Any], tokenizer: Tokenizer) -> int | None:
+    """By ``tokenizer.json``, or by the files that list added tokens."""
     try:
-        return token_to_id(text) if isinstance(text, str) else None
+        id_ = tokenizer.token_to_id(text)
     except UnicodeEncodeError:  # JSON may hold half of a character, which is no token.
         return None
+    if id_ is None:
+        id_ = read_json(engine_dir / "added_tokens.json").get(text)
+    added = config.get("added_tokens_decoder")
+    for number, token in added.items() if id_ is None and isinstance(added, dict) else ():
+        if isinstance(token, dict) and token.get("content") == text and number.isdecimal():
+            id_ = int(number)
+    return next(iter(as_ids(id_)), None)
+
+
+def _well_known_end_ids(tokenizer: Tokenizer) -> Iterator[int]:
+    added = tokenizer.get_added_tokens_decoder().items()
+    special = {token.content: id_ for id_, token in added if token.special}
+    has_messages = any(tokenizer.token_to_id(text) is not None for text in _BEGINS_OF_MESSAGES)
+    for text in _END_TEXTS:
+        if text == _END_OF_MESSAGE and has_messages:
+            continue
+        if (id_ := tokenizer.token_to_id(text)) is not None:
+            yield id_
+    yield from (special[text] for text in _SPECIAL_END_TEXTS if text in special)
 
 
 def as_ids(value: object) -> tuple[int, ...]:
     """Of a number, a list of them, or nothing."""
     values = value if isinstance(value, list) else [value]
-    return tuple(each for each in values if isinstance(each, int))
+    return tuple(each for each in values if type(each) is int and each >= 0)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Service:
             await self._begin(self.engine)
             self._start_openai()
             facts = self.model
-            arrived = Arrived(facts.end_ids[0], facts.pad_id, facts.max_prompt_bytes, facts.max_input_length)
+            arrived = Arrived(facts.end_ids, facts.pad_id, facts.max_prompt_bytes, facts.max_input_length)
             await self.stack.arrive(arrived)
             await self._test()
             # Only now: the test does not count as a request.

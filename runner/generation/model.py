@@ -72,7 +72,7 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
     tokenizer = _load_tokenizer(engine.path / "tokenizer.json")
     config = read_json(engine.path / "config.json")
     if settings.end_id is None:
-        end_ids = read_end_ids(engine.path, tokenizer.token_to_id) or (_DEFAULT_ID,)
+        end_ids = read_end_ids(engine.path, tokenizer) or (_DEFAULT_ID,)
     else:
         end_ids = (settings.end_id,)
     pad_id = next(iter(as_ids(config.get("pad_token_id"))), end_ids[0])

@@ -38,14 +38,14 @@ def model(tmp_path: Path) -> Path:
 def test_a_models_folder_gives_its_tokenizer_template_end_tokens_and_length(model: Path) -> None:
     folder, _ = made(model)
     facts = load_model_facts(load(folder), load_settings({"HOME": "/nowhere"}))
-    assert (facts.end_ids, facts.max_sequence_length, facts.chat.exists) == ((5, 6), 77, True)
+    assert (facts.end_ids, facts.max_sequence_length, facts.chat.exists) == ((5, 6, 0), 77, True)
     assert load(folder).manifest.model_id == "small-model"
     # The next start reads the model again.
     (model / "generation_config.json").unlink()
     (model / "generation_config.json").write_text(json.dumps({"eos_token_id": 7}))
     again, _ = made(model)
     assert again == folder
-    assert load_model_facts(load(again), load_settings({"HOME": "/nowhere"})).end_ids == (7,)
+    assert load_model_facts(load(again), load_settings({"HOME": "/nowhere"})).end_ids == (7, 0)
 
 
 @pytest.mark.usefixtures("cache")

@@ -103,7 +103,7 @@ socket_path, arrival = directory / "socket", directory / "arrival"
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(str(socket_path))
 listener.listen()
-announce(arrival, Arrived(0, 0))
+announce(arrival, Arrived((0,), 0))
 exit_reason = ExitReason()
 start = Start("countdown", directory, {}, arrival, listener.fileno(), exit_reason.descriptor)
 process = subprocess.Popen(

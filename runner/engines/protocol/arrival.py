@@ -20,7 +20,8 @@ _POLL_S = 0.02
 class Arrived:
     """Default tokens that end a text and that pad one; limits of a prompt."""
 
-    end_id: int
+    end_ids: tuple[int, ...]
+    """The engine itself ends at the first one."""
     pad_id: int
     max_prompt_bytes: int = 1 << 16
     max_prompt_tokens: int = 1 << 11

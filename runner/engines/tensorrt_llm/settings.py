@@ -201,7 +201,7 @@ def guided_decoding_config(bindings: Any, engine_dir: Path) -> Any:
     tokenizer = Tokenizer.from_file(str(engine_dir / "tokenizer.json"))
     tokens = {token_id: token for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items()}
     # Only the first: it is the end id of requests.
-    stop_token_ids = read_end_ids(engine_dir, tokenizer.token_to_id)[:1]
+    stop_token_ids = read_end_ids(engine_dir, tokenizer)[:1]
     return bindings.GuidedDecodingConfig(
         bindings.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR,
         # By token id; unused ids have no token.

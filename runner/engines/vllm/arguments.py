@@ -98,4 +98,4 @@ def guide_end_id(engine_dir: Path) -> int | None:
     """The token that ends a guided output in vLLM: the tokenizer's own. None: guides are not supported."""
     if not (engine_dir / "tokenizer.json").is_file():
         return None
-    return tokenizer_end_id(engine_dir, Tokenizer.from_file(str(engine_dir / "tokenizer.json")).token_to_id)
+    return tokenizer_end_id(engine_dir, Tokenizer.from_file(str(engine_dir / "tokenizer.json")))

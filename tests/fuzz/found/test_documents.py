@@ -81,7 +81,7 @@ def test_an_engine_whose_config_has_a_number_in_place_of_an_object_is_refused(tm
 
 def test_an_end_token_that_is_half_a_character_is_none(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "\\udcfa"}')
-    assert tokenizer_end_id(tmp_path, make_tokenizer().token_to_id) is None
+    assert tokenizer_end_id(tmp_path, make_tokenizer()) is None
 
 
 def test_arguments_of_a_tool_that_are_nested_without_end_are_e1005() -> None:

@@ -83,7 +83,7 @@ class APIAlone:
         )
         self.api = APIServers(settings, socket_path, "", log=log, on_failure=lambda failure: True)
         self.engine.begin()
-        announce(arrival, Arrived(end_id=END_ID, pad_id=END_ID))
+        announce(arrival, Arrived((END_ID,), END_ID))
         await self.engine.wait_ready()
         self.api.begin()
         await self.api.wait_ready()

@@ -55,7 +55,7 @@ class EngineServerUnderTest:
         self._listener.listen()
         self._environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT), **(environment or {})}
         arrival = folder / "arrival"
-        announce(arrival, Arrived(0, 0))
+        announce(arrival, Arrived((0,), 0))
         self._message = Start(
             engine_kind=kind,
             engine_dir=engine_dir,

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from engine.directory import Engine
 from engine.tar.manifest import Manifest
@@ -17,9 +19,10 @@ from errors.settings import InvalidSetting
 from errors.triton import TritonTokenizerError
 from runner.generation.model import ModelFacts, load_model_facts
 from runner.settings.settings import load_settings
-from tests.runner.paced_engine import make_tokenizer
+from tests.runner.paced_engine import END_ID, make_tokenizer
 
 CONFIG = {"max_position_embeddings": 100}
+A, B = (make_tokenizer().token_to_id(text) for text in "ab")
 
 
 def put(folder: Path, **documents: object) -> Engine:
@@ -42,20 +45,30 @@ def with_limits(engine: Engine, **limits: int) -> Engine:
     ("documents", "end_ids"),
     [
         ({"config": CONFIG | {"eos_token_id": 7}}, (7,)),
-        ({"config": CONFIG | {"eos_token_id": [7, 8]}}, (7, 8)),
-        ({"config": CONFIG | {"eos_token_id": 7}, "generation_config": {"eos_token_id": [9, 10]}}, (9, 10)),
-        ({"config": CONFIG | {"eos_token_id": 7}, "generation_config": {"eos_token_id": None}}, (7,)),
-        ({"config": CONFIG, "tokenizer_config": {"eos_token": "</s>"}}, (0,)),
-        ({"config": CONFIG, "tokenizer_config": {"eos_token": {"content": "</s>"}}}, (0,)),
-        ({"config": CONFIG, "tokenizer_config": {"eos_token": "<nobody knows>"}}, (2,)),
-        ({"config": CONFIG}, (2,)),
+        ({"config": CONFIG | {"eos_token_id": [7, 8, None, True, -1]}}, (7, 8)),
+        ({"config": CONFIG | {"eos_token_id": 7}, "generation_config": {"eos_token_id": [9, 7]}}, (9, 7)),
+        ({"config": CONFIG | {"text_config": {"eos_token_id": 7}}}, (7,)),
+        ({"config": CONFIG | {"eos_token_id": 7}, "tokenizer_config": {"eos_token": "a"}}, (7, A)),
+        ({"config": CONFIG, "tokenizer_config": {"eos_token": {"content": "a"}, "eot_token": "b"}}, (A, B)),
+        ({"config": CONFIG, "special_tokens_map": {"eos_token": {"content": "b"}}}, (B,)),
+        ({"config": CONFIG, "tokenizer_config": {"eos_token": "<x>"}, "added_tokens": {"<x>": 900}}, (900,)),
+        (
+            {
+                "config": CONFIG | {"eos_token_id": 7},
+                "tokenizer_config": {"eos_token": "<x>", "added_tokens_decoder": {"901": {"content": "<x>"}}},
+            },
+            (7, 901),
+        ),
+        ({"config": CONFIG, "tokenizer_config": {"eos_token": "<nobody knows>"}}, ()),
+        ({"config": CONFIG}, ()),
     ],
 )
-def test_end_ids_come_from_the_first_file_that_tells(
+def test_end_ids_are_those_of_all_files_and_of_well_known_tokens(
     tmp_path: Path, documents: dict[str, Any], end_ids: tuple[int, ...]
 ) -> None:
+    """The tokenizer's own ``</s>`` is one by its text."""
     engine = put(tmp_path, **documents)
-    assert facts(engine).end_ids == end_ids
+    assert facts(engine).end_ids == (*end_ids, END_ID)
     assert facts(engine, END_ID="5").end_ids == (5,)
 
 
@@ -67,6 +80,34 @@ def test_sampling_defaults_are_those_of_the_generation_config_unless_they_are_of
     assert facts(invalid, GENERATION_CONFIG="none").sampling_defaults == {}
     with pytest.raises(GenerationConfigInvalid, match=r"temperature has to be .*GENERATION_CONFIG=none"):
         facts(invalid)
+
+
+@pytest.mark.parametrize(
+    ("special", "others", "ends"),
+    [
+        (["<|im_end|>", "<|im_start|>"], [], ["<|im_end|>"]),
+        ([], ["<|im_end|>"], ["<|im_end|>"]),
+        ([], ["<eos>", "[EOT]"], []),
+        (["<|end|>", "<|user|>"], [], ["<|end|>"]),
+        (["<|start|>", "<|end|>", "<|return|>", "<|call|>"], [], ["<|return|>", "<|call|>"]),
+    ],
+)
+def test_well_known_tokens_end_a_text_and_separators_of_messages_do_not(
+    tmp_path: Path, special: list[str], others: list[str], ends: list[str]
+) -> None:
+    engine = put(tmp_path, config=CONFIG)
+    tokenizer = make_tokenizer()
+    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens(others)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert facts(engine).end_ids == (*map(tokenizer.token_to_id, ends), END_ID)
+
+
+def test_without_any_end_token_it_is_that_of_the_original(tmp_path: Path) -> None:
+    engine = put(tmp_path, config=CONFIG)
+    tokenizer = Tokenizer(WordLevel({"a": 0}, unk_token="a"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert facts(engine).end_ids == (2,)
 
 
 def test_the_pad_id_is_the_models_else_its_end_id(tmp_path: Path) -> None:

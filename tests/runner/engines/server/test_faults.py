@@ -114,7 +114,7 @@ def test_a_client_that_comes_when_files_are_short_is_served_later(requests: Requ
 
 @pytest.fixture
 def child_engine(tmp_path: Path, requests: Requests) -> Iterator[ChildEngine]:
-    announce(tmp_path / "arrival", Arrived(0, 0))
+    announce(tmp_path / "arrival", Arrived((0,), 0))
     reason = ExitReason()
     engine_dir = make_paced_directory(tmp_path / "engine", 100)
     start = Start("paced", engine_dir, {}, tmp_path / "arrival", exit_reason_fd=reason.descriptor)

@@ -119,7 +119,7 @@ def test_whichever_process_is_stopped_all_end_the_request_fails_and_others_start
     tmp_path: Path, victim: str
 ) -> None:
     directory = write_engine(tmp_path / "model", vocab_size=320, world_size=2)
-    announce(tmp_path / "arrival", Arrived(0, 0))
+    announce(tmp_path / "arrival", Arrived((0,), 0))
     python = str(write_engine_python(tmp_path))
 
     async def run() -> None:

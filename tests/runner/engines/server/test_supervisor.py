@@ -37,7 +37,7 @@ pytestmark = pytest.mark.servers
 @pytest.fixture
 def command(tmp_path: Path) -> EngineCommand:
     directory = make_paced_directory(tmp_path / "model", 1000)
-    announce(tmp_path / "arrival", Arrived(0, 0))
+    announce(tmp_path / "arrival", Arrived((0,), 0))
     return EngineCommand(sys.executable, "paced", directory, tmp_path / "arrival")
 
 
@@ -151,7 +151,7 @@ def test_an_engine_that_arrives_late_does_not_use_up_the_time_to_start(command: 
                 it.server.check_start()
                 it.server._start_timeout_s = WAIT_S
                 await next_look(it.server)
-                announce(command.arrival, Arrived(0, 0))
+                announce(command.arrival, Arrived((0,), 0))
                 await it.server.wait_ready()
                 assert await it.answer() == [5, 6] * 10
             finally:
