@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from errors.settings import InvalidScript
 from runner.engines.protocol.messages import FinishReason, Submit, TokenId
+from runner.engines.protocol.words import Words
 
 ONLY_REQUESTS = "requests"
 
@@ -53,24 +54,35 @@ class Answer:
 
     def __init__(self, chunks: Sequence[Chunk], request: Submit) -> None:
         self.reason: FinishReason = "end"
-        end = [] if request.end_id is None else [request.end_id]
-        ends: dict[int, FinishReason] = {word[0]: "stop" for word in request.stop_words if len(word) == 1}
-        ends |= dict.fromkeys(end, "end")
         self._chunks: deque[Chunk] = deque()
-        room, pause_s = request.max_tokens, 0.0
+        end = [] if request.end_id is None else [request.end_id]
+        stop_words = Words(request.stop_words)
+        output: list[int] = []
+        pause_s = 0.0
         for chunk in (*chunks, Chunk(0.0, end)):
             pause_s += chunk.pause_s
-            last = next((at for at, token in enumerate(chunk.tokens) if token in ends), None)
-            tokens = chunk.tokens[: None if last is None else last + 1]
-            if last is not None:
-                self.reason = ends[tokens[-1]]
-            if len(tokens) > room:
-                self.reason, tokens, last = "length", tokens[:room], room
-            if tokens:
+            begin = len(output)
+            reason: FinishReason | None = None
+            for token in chunk.tokens:
+                if len(output) == request.max_tokens:
+                    reason = "length"
+                    break
+                output.append(token)
+                if reason := self._reason(output, request, stop_words):
+                    break
+            if tokens := output[begin:]:
                 self._chunks.append(Chunk(pause_s, tokens))
-                room, pause_s = room - len(tokens), 0.0
-            if last is not None:
+                pause_s = 0.0
+            if reason is not None:
+                self.reason = reason
                 break
+
+    @staticmethod
+    def _reason(output: list[int], request: Submit, stop_words: Words) -> FinishReason | None:
+        """Why ``output`` is over; None if it is not."""
+        if output[-1] == request.end_id:
+            return "end"
+        return "stop" if stop_words.end(output) else None
 
     @property
     def pause_s(self) -> float:

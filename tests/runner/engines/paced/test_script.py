@@ -121,6 +121,8 @@ def test_a_pause_is_at_least_as_long_as_written(scripted: Scripted) -> None:
         ({"end_id": 3}, [1, 2, 3], "end"),
         ({"max_tokens": 3, "end_id": 3}, [1, 2, 3], "end"),
         ({"stop_words": [[4]]}, [1, 2, 3, 4], "stop"),
+        ({"stop_words": [[2, 4], [2, 3, 4]]}, [1, 2, 3, 4], "stop"),
+        ({"stop_words": [[4]], "max_tokens": 3}, [1, 2, 3], "length"),
     ],
 )
 def test_an_answer_ends_like_a_models(
