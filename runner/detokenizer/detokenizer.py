@@ -1,10 +1,14 @@
 """Token ids to text, incrementally: the streamed text equals decoding all tokens at once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer
 
 from runner.detokenizer.plan import decoding_plan
+from runner.detokenizer.stages import BYTE_TOKENS
+
+_SETTLING_CHARACTERS = 8
+"""After so many, an incremental decoder of UTF-8 is in the same state whatever stood before."""
 
 
 class Detokenizer:
@@ -15,6 +19,8 @@ class Detokenizer:
     pushes. Returned text is final. A character is returned as soon as no further token can change it
     (see ``plan`` for the decoders that allow it). The time per token does not depend on the earlier tokens.
 
+    After ``follow`` the text continues a prompt: it is that of both without that of the prompt.
+
     Many streams may share a tokenizer: what depends on it alone is computed once. So it must not be changed
     (tokens added, decoder replaced) after a stream has used it.
     """
@@ -23,6 +29,8 @@ class Detokenizer:
         plan = decoding_plan(tokenizer, skip_special_tokens)
         self._text_of = plan.token_texts.__getitem__
         self._stages = [make() for make in plan.stage_factories]
+        self._incomplete = ""
+        """What the prompt's text has for its last character, which the output may complete."""
 
     def push(self, token_ids: Iterable[int]) -> str:
         """The text that these further tokens make certain; ids outside the vocabulary are ignored.
@@ -32,7 +40,8 @@ class Detokenizer:
         texts = [text for text in map(self._text_of, token_ids) if text is not None]
         for stage in self._stages:
             texts = stage.push(texts)
-        return "".join(texts)
+        text = "".join(texts)
+        return self._beyond_prompt(text) if self._incomplete else text
 
     def finish(self) -> str:
         """The rest of the text, at the end of the stream or before a token that the caller reads itself.
@@ -42,4 +51,53 @@ class Detokenizer:
         rest: list[str] = []
         for stage in self._stages:
             rest = stage.push(rest) + stage.finish()
-        return "".join(rest)
+        text = "".join(rest)
+        return self._beyond_prompt(text) if self._incomplete else text
+
+    def follow(self, prompt: Iterable[int], *, shows_incomplete: bool = False) -> str:
+        """Continue the text of ``prompt``, before any token. Return that text up to its last whole character.
+
+        A character that the prompt only begins is part of the output if the output completes it. If it does
+        not, the U+FFFD of the prompt's bytes is left out, unless ``shows_incomplete``.
+        """
+        text = self.push(prompt)
+        rest: list[str] = []
+        for stage in self._stages:
+            rest = stage.push(rest) + stage.settle()
+        if not shows_incomplete:
+            self._incomplete = "".join(stage.incomplete for stage in self._stages)
+        return text + "".join(rest)
+
+    @property
+    def drops_space(self) -> bool:
+        """Whether the next token would lose a space at its beginning, as it is the first of a text."""
+        return any(stage.drops_space for stage in self._stages)
+
+    @property
+    def num_held(self) -> int:
+        """The number of complete characters that later tokens could still change."""
+        return sum(stage.num_held for stage in self._stages)
+
+    def _beyond_prompt(self, text: str) -> str:
+        if text:
+            text, self._incomplete = text.removeprefix(self._incomplete), ""
+        return text
+
+
+def context_of(tokenizer: Tokenizer, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> list[int]:
+    """The tokens of ``prompt`` on which the text after it depends: a few at its beginning and at its end.
+
+    ``follow`` has the same effect with them as with the whole prompt.
+    """
+    plan = decoding_plan(tokenizer, skip_special_tokens)
+    beginning = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+    first = next((at for at, token in enumerate(prompt) if beginning.push([token])), len(prompt))
+    last, num_characters = len(prompt), 0
+    while last > first + 1:
+        last -= 1
+        text = plan.token_texts[prompt[last]] or ""
+        num_characters += len(text)
+        if num_characters >= _SETTLING_CHARACTERS and text not in BYTE_TOKENS:
+            break
+    kept = [*prompt[: first + 1], *prompt[last:]]
+    return [token for token in kept if plan.token_texts[token] is not None]

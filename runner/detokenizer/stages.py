@@ -6,9 +6,13 @@ any number of ``push`` calls and one ``finish``. A stage holds back only what la
 
 import codecs
 from collections.abc import Callable
+from os.path import commonprefix
 from typing import Protocol
 
 from tokenizers.decoders import Decoder
+
+SPACE = "\u2581"
+"""A space in SentencePiece's tokens."""
 
 
 class Stage(Protocol):
@@ -20,8 +24,37 @@ class Stage(Protocol):
     def finish(self) -> list[str]:
         """The rest of the output at the end of a run of tokens. Another run may follow."""
 
+    def settle(self) -> list[str]:
+        """End the prompt, whose text later tokens do not change: what is complete of the rest."""
 
-class FirstAndLater:
+    @property
+    def drops_space(self) -> bool:
+        """Whether the next text would lose a space at its beginning."""
+
+    @property
+    def incomplete(self) -> str:
+        """What decoding shows for the bytes of a character that has only begun."""
+
+    @property
+    def num_held(self) -> int:
+        """The number of complete characters that are held back."""
+
+
+class NothingHeld:
+    """What the stages that hold nothing back have in common."""
+
+    drops_space = False
+    incomplete = ""
+    num_held = 0
+
+    def finish(self) -> list[str]:
+        return []
+
+    def settle(self) -> list[str]:
+        return []
+
+
+class FirstAndLater(NothingHeld):
     """Transforms the first token in one way and every later one in another."""
 
     def __init__(self, first: Callable[[str], str], later: Callable[[str], str]) -> None:
@@ -35,8 +68,9 @@ class FirstAndLater:
             self._next = self._later
         return transformed
 
-    def finish(self) -> list[str]:
-        return []
+    @property
+    def drops_space(self) -> bool:  # type: ignore[override]
+        return self._next is not self._later and not self._next(SPACE)
 
 
 class ByteFallback:
@@ -52,12 +86,14 @@ class ByteFallback:
         self._characters: list[str] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
 
+    drops_space = False
+
     def push(self, tokens: list[str]) -> list[str]:
-        if not self._run_length and _BYTE_TOKENS.keys().isdisjoint(tokens):
+        if not self._run_length and BYTE_TOKENS.keys().isdisjoint(tokens):
             return tokens
         decoded: list[str] = []
         for token in tokens:
-            byte = _BYTE_TOKENS.get(token)
+            byte = BYTE_TOKENS.get(token)
             if byte is None:
                 decoded += self.finish()
                 decoded.append(token)
@@ -77,25 +113,46 @@ class ByteFallback:
         self._decoder.reset()
         return rest
 
+    def settle(self) -> list[str]:
+        """The complete characters of a run, which the bytes after the prompt do not make invalid."""
+        text = "".join(self._characters)
+        self._characters.clear()
+        if not self._is_invalid:
+            self._run_length = len(self._begun)
+        return [text] if text else []
+
+    @property
+    def incomplete(self) -> str:
+        return "" if self._is_invalid else "\ufffd" * len(self._begun)
+
+    @property
+    def num_held(self) -> int:
+        return sum(map(len, self._characters))
+
+    @property
+    def _begun(self) -> bytes:
+        return self._decoder.getstate()[0]
+
     def _decode(self, encoded: bytes, *, is_end: bool) -> list[str]:
         """Nothing while the run is valid; all its replacement characters when it becomes invalid."""
         try:
             self._characters.append(self._decoder.decode(encoded, is_end))
         except UnicodeDecodeError:
             self._is_invalid = True
+            self._characters.clear()
             return ["\ufffd"] * self._run_length
         return []
 
 
 # Hexadecimal digits of either case; Rust's integer parser also accepts a sign in place of the first.
-_BYTE_TOKENS = {
+BYTE_TOKENS = {
     f"<0x{high}{low}>": bytes([int(high + low, 16)])
     for high in "+0123456789abcdefABCDEF"
     for low in "0123456789abcdefABCDEF"
 }
 
 
-class Utf8:
+class Utf8(NothingHeld):
     """Decodes bytes, given as the characters U+0000 to U+00FF, with U+FFFD for what is not UTF-8.
 
     Holds back an incomplete character at the end (at most 3 bytes).
@@ -117,8 +174,12 @@ class Utf8:
         rest, self._incomplete = self._incomplete, b""
         return [rest.decode("utf-8", "replace")]
 
+    @property
+    def incomplete(self) -> str:  # type: ignore[override]
+        return self._incomplete.decode("utf-8", "replace")
 
-class StripStart:
+
+class StripStart(NothingHeld):
     """Removes up to ``count`` characters ``content`` from the beginning of the text."""
 
     def __init__(self, content: str, count: int) -> None:
@@ -134,21 +195,30 @@ class StripStart:
             text = text[stripped:]
         return [text]
 
-    def finish(self) -> list[str]:
-        return []
+    @property
+    def drops_space(self) -> bool:  # type: ignore[override]
+        return self._count > 0 and self._content == " "
 
 
-class DecodeAtEnd:
+class DecodeAtEnd(NothingHeld):
     """Holds all tokens back to the end and gives them to the decoder: exact for any decoder."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._tokens: list[str] = []
+        self._prompt = ""
+        """The text of the first of them."""
 
     def push(self, tokens: list[str]) -> list[str]:
         self._tokens += tokens
         return []
 
     def finish(self) -> list[str]:
-        rest, self._tokens = self._tokens, []
-        return [self._decoder.decode(rest)]
+        text = self._decoder.decode(self._tokens)
+        shared = commonprefix([self._prompt, text])
+        self._tokens, self._prompt = [], ""
+        return [text[len(shared) :]]
+
+    def settle(self) -> list[str]:
+        self._prompt = self._decoder.decode(self._tokens)
+        return [self._prompt]
