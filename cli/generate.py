@@ -19,7 +19,7 @@ from runner.observability.logs import log_text
 from runner.service import Service
 from runner.settings.paths import remove_runtime_dir
 from runner.settings.ports import free_ports
-from runner.settings.prompt_template import format_prompt
+from runner.settings.prompt_template import begins_turn_after, format_prompt
 from runner.settings.settings import Settings, load_settings
 
 _PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
@@ -62,6 +62,7 @@ def _request(options: argparse.Namespace, settings: Settings) -> GenerationReque
         prompt=prompt
         if options.chat
         else format_prompt(template, prompt=prompt, system_prompt=_system_prompt(options, settings)),
+        begins_turn=not options.chat and begins_turn_after(template),
         max_tokens=options.max_tokens,
         min_tokens=options.min_tokens,
         stop_sequences=tuple(options.stop),
@@ -87,7 +88,7 @@ async def _generate(
         if system_prompt is not None:
             messages = [{"role": "user", "content": request.prompt}]
             prompt = service.model.chat.render(messages, system_prompt=system_prompt)
-            request = replace(request, prompt=prompt, adds_special_tokens=False)
+            request = replace(request, prompt=prompt, adds_special_tokens=False, begins_turn=True)
         generation = service.generate(request)
         async for text in generation.text():
             print(text, end="", flush=True)

@@ -26,7 +26,7 @@ from runner.generation.request import GenerationRequest, random_seed
 from runner.generation.stop_sequences import StopSequences
 from runner.observability.logs import log_in
 from runner.service import Service
-from runner.settings.prompt_template import format_prompt
+from runner.settings.prompt_template import begins_turn_after, format_prompt
 from runner.settings.settings import Settings, load_settings
 from runner.supervision.tuning import collect_rarely, freeze_loaded_objects, schedule_as_batch
 
@@ -186,6 +186,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         try:
             if system_prompt is None:
                 system_prompt = settings.system_prompt
+            begins_turn = bool(messages)
             if messages:
                 _check_alone(prompt, prompt_template)
                 text = self._service.model.chat.render(messages, system_prompt=system_prompt)
@@ -193,6 +194,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                 raise PromptOrMessages(given="as there is neither; Cog drops inputs of other names")
             else:
                 template = prompt_template or settings.prompt_template
+                begins_turn = begins_turn_after(template)
                 text = format_prompt(
                     template,
                     prompt=prompt,
@@ -202,6 +204,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             request = GenerationRequest(
                 prompt=text,
                 adds_special_tokens=not messages,
+                begins_turn=begins_turn,
                 # NOTE: in JSON Schema 2.0 is an integer; Cog passes it as a float.
                 max_tokens=int(_max_tokens(max_tokens, max_new_tokens)),
                 min_tokens=max(int(_min_tokens(min_tokens, min_new_tokens)), 0),

@@ -25,7 +25,9 @@ from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.tools import Tool, ToolUse
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.generation.parts_decoder import PartsDecoder
+from runner.generation.special_stops import SpecialStops
 from runner.generation.stop_filter import StopFilter
+from runner.generation.stop_sequences import StopSequences
 
 _TOOLS = ToolUse((Tool("f", parameters={"properties": {"table": {"type": "array"}}}),))
 _HEADS = {
@@ -109,7 +111,9 @@ def cost_us(family: Family, tokenizer: Tokenizer, text: Text, tokens: Sequence[i
     plain, read = [], []
     for _ in range(rounds):
         plain.append(_plain_us(tokenizer, tokens))
-        decoder = PartsDecoder(form, tokenizer, Detokenizer(tokenizer), ())
+        decoder = PartsDecoder(
+            form, tokenizer, Detokenizer(tokenizer), SpecialStops(StopSequences(()), tokenizer)
+        )
         decoder.push(tokenizer.encode(text.head, add_special_tokens=False).ids)
         read.append(_read_us(decoder, tokens))
     return min(read) - min(plain)

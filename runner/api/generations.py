@@ -11,10 +11,11 @@ import msgspec
 
 from errors.coded_error import CodedError
 from runner.chat.families.parts import Part
-from runner.engines.protocol.messages import SEEDS, FinishReason, TokenLogProb
+from runner.engines.protocol.messages import SEEDS, FinishReason
 from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
+from runner.generation.text_decoder import ReportedToken
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Piece(msgspec.Struct, frozen=True):
     index: int
     text: str
     finish_reason: FinishReason | None = None
-    log_probs: list[tuple[int, TokenLogProb]] = []
-    """Of the tokens that arrived, by their ids; empty unless the request asked for them."""
+    log_probs: list[ReportedToken] = []
+    """Of the tokens that arrived; empty unless the request asked for them."""
     parts: list[Part] = []
     """In place of ``text``, if the request has an answer form."""
     stop_sequence: str | None = None

@@ -1,8 +1,8 @@
 """The generation core: from a validated request to a stream of text, with its counts and times.
 
-tokens (engine server) -> cut at the end token -> Detokenizer -> StopFilter -> text. With an answer form the
-tokens become parts in place of text (``PartsDecoder``). Leaving the stream early cancels the request, which
-frees the engine's sequence.
+tokens (engine server) -> cut at the end token -> Detokenizer -> StopFilter -> text (``TextDecoder``). With an
+answer form the tokens become parts in place of text (``PartsDecoder``). Leaving the stream early cancels the
+request, which frees the engine's sequence.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ import msgspec
 from errors.coded_error import CodedError
 from errors.triton import TritonUnavailable
 from runner.chat.families.parts import Part
-from runner.detokenizer.detokenizer import Detokenizer
-from runner.engines.protocol.messages import FinishReason, Output, Submit, TokenLogProb
+from runner.detokenizer.detokenizer import Detokenizer, context_of
+from runner.engines.protocol.messages import FinishReason, Output, Submit
 from runner.engines.protocol.outlet import Outlet, Outputs
 from runner.generation.inputs import submit_message
 from runner.generation.model import ModelFacts
 from runner.generation.parts_decoder import PartsDecoder
 from runner.generation.request import GenerationRequest
-from runner.generation.stop_filter import StopFilter
+from runner.generation.special_stops import SpecialStops
+from runner.generation.stop_sequences import StopSequences
+from runner.generation.text_decoder import ReportedToken, TextDecoder
 from runner.generation.timing import TimeBudget
 from runner.observability.logs import GenerationSummary, log_generation
 from runner.observability.meter import Meter, RequestMeter
@@ -80,16 +82,21 @@ class Generation:
         self._model = model
         self._client = client
         self._end_ids = frozenset(() if request.ignores_end else model.end_ids)
+        stops = StopSequences(request.stop_sequences)
+        special = SpecialStops(stops, model.tokenizer, skips_special_tokens=request.skips_special_tokens)
+        self._stop_tokens = special.by_token
+        self._stop_ids = frozenset(request.stop_token_ids)
+        self._all_ends = self._end_ids.union(self._stop_ids, self._stop_tokens)
+        self._stopped_by: str | None = None
+        """The stop sequence that is a token, if it ended the text."""
         self._detokenizer = Detokenizer(model.tokenizer, skip_special_tokens=request.skips_special_tokens)
-        self._stop = StopFilter(request.stop_sequences)
-        self._parts: PartsDecoder | None = None
-        if request.answer is not None:
-            self._parts = PartsDecoder(
-                request.answer, model.tokenizer, self._detokenizer, request.stop_sequences
-            )
+        self._decoder: TextDecoder | PartsDecoder
+        if request.answer is None:
+            self._decoder = TextDecoder(self._detokenizer, special)
+        else:
+            self._decoder = PartsDecoder(request.answer, model.tokenizer, self._detokenizer, special)
         # NOTE: not where the text may end here, because the engine goes on until the tokens have arrived.
-        may_stop = bool(request.stop_sequences) or (self._parts is not None and self._parts.may_stop)
-        self._collects = is_whole and not may_stop
+        self._collects = is_whole and not self._decoder.may_stop
         self._started_s = time.perf_counter()
         self._first_token_s: float | None = None
         self._ended_s: float | None = None
@@ -100,7 +107,7 @@ class Generation:
         self.finish_reason: FinishReason | None = None
         self.embedding: bytes | None = None
         """Of a request that embeds: see ``Finished``."""
-        self._log_probs: list[tuple[int, TokenLogProb]] = []
+        self._log_probs: list[ReportedToken] = []
 
     @property
     def duration_s(self) -> float:
@@ -110,7 +117,7 @@ class Generation:
     @property
     def stop_sequence(self) -> str | None:
         """The one that ended the text."""
-        return self._stop.matched if self._parts is None else self._parts.stop_sequence
+        return self._stopped_by or self._decoder.stop_sequence
 
     @property
     def time_to_first_token_s(self) -> float | None:
@@ -126,12 +133,12 @@ class Generation:
 
     @property
     def has_parts(self) -> bool:
-        return self._parts is not None
+        return isinstance(self._decoder, PartsDecoder)
 
     @property
     def reasoning_token_count(self) -> int:
         """Of the output tokens; 0 without an answer form."""
-        return 0 if self._parts is None else self._parts.reasoning_token_count
+        return self._decoder.reasoning_token_count
 
     def text(self, outlet: Outlet[str] | None = None) -> AsyncGenerator[str, None]:
         """Yield text as it becomes certain. Raises a CodedError, also after the first text."""
@@ -211,16 +218,25 @@ class Generation:
         self.budget.tokenize_s = time.perf_counter() - start_s
         self.input_token_count = len(input_ids)
         message = submit_message(request, self._model, input_ids)
+        self._continue(request, input_ids)
         request.prompt_tokens.add(len(input_ids))
         self._meter.sent(self.budget.tokenize_s)
         return msgspec.structs.replace(
             message,
-            collects_until=list(self._end_ids) if self._collects else None,
+            collects_until=list(self._all_ends) if self._collects else None,
             sent_s=self.budget.sent(),
             returns_times=self._measures_phases,
             traceparent=self._trace.traceparent() if self._trace else "",
             caller_id=self.request_id,
         )
+
+    def _continue(self, request: GenerationRequest, input_ids: list[int]) -> None:
+        """Let the text continue that of the prompt."""
+        if request.begins_turn or request.embeds:
+            return
+        skips = request.skips_special_tokens
+        context = context_of(self._model.tokenizer, input_ids, skip_special_tokens=skips)
+        self._detokenizer.follow(context, shows_incomplete=request.is_echoed)
 
     def _take(self, output: Output) -> str | list[Part]:
         """The text or the parts that an output makes certain. Sets the finish reason."""
@@ -235,71 +251,48 @@ class Generation:
             self._meter.received(len(tokens), arrived_s)
             if self._first_token_s is None:
                 self._first_token_s = arrived_s
-        tokens, is_at_end = self._cut_at_end(tokens)
-        if is_at_end:
-            self.finish_reason = "end"
-        elif reason is not None:
-            self.finish_reason = "stop" if reason == "stop" else "length" if reason == "length" else "end"
+        if reason is not None:
+            self.finish_reason = reason if reason in ("stop", "length") else "end"
+        tokens = self._cut_at_end(tokens)
         chunk: str | list[Part]
-        if self._parts is not None:
-            chunk = self._push_parts(self._parts, tokens, output.log_probs)
-        elif self._has_log_probs:
-            chunk = self._push_with_log_probs(tokens, output.log_probs)
+        if self._has_log_probs:
+            chunk = self._decoder.push_with_log_probs(tokens, output.log_probs, self._log_probs)
         else:
-            chunk = self._stop.push(self._detokenizer.push(tokens))
+            chunk = self._decoder.push(tokens)
         self.budget.detokenize_s += time.perf_counter() - arrived_s
-        if self._is_stopped():
+        if self._decoder.is_stopped:
             self.finish_reason = "stop"
         return chunk
 
-    def _push_parts(
-        self, decoder: PartsDecoder, tokens: list[int], log_probs: list[TokenLogProb]
-    ) -> list[Part]:
-        if self._has_log_probs:
-            return decoder.push_with_log_probs(tokens, log_probs, self._log_probs)
-        return decoder.push(tokens)
-
-    def _push_with_log_probs(self, tokens: list[int], log_probs: list[TokenLogProb]) -> str:
-        """Token by token, so that no log probability is reported after a stop sequence."""
-        texts: list[str] = []
-        for token, log_prob in zip(tokens, log_probs, strict=False):
-            if self._is_stopped():
-                break
-            texts.append(self._stop.push(self._detokenizer.push([token])))
-            self._log_probs.append((token, log_prob))
-        return "".join(texts)
-
-    def take_log_probs(self) -> list[tuple[int, TokenLogProb]]:
-        """Those of the output tokens since the last call, also of tokens whose text is still held back."""
+    def take_log_probs(self) -> list[ReportedToken]:
+        """Those of the output tokens since the last call. The text before each of them is shown."""
         taken, self._log_probs = self._log_probs, []
         return taken
 
     def _finish(self) -> str | list[Part]:
         """What was held back. A stop sequence can still be found in it."""
-        if self._is_stopped():
-            return ""
-        rest: str | list[Part]
-        if self._parts is not None:
-            rest = self._parts.finish(self._log_probs)
-        else:
-            rest = self._stop.push(self._detokenizer.finish())
-            rest += self._stop.finish()
-        if self._is_stopped():
+        rest: str | list[Part] = self._decoder.finish(self._log_probs)
+        if self._decoder.is_stopped:
             self.finish_reason = "stop"
         return rest
 
-    def _is_stopped(self) -> bool:
-        return self._stop.matched is not None if self._parts is None else self._parts.is_stopped
-
-    def _cut_at_end(self, tokens: list[int]) -> tuple[list[int], bool]:
-        """The tokens before the first end token, which counts as output but has no text.
+    def _cut_at_end(self, tokens: list[int]) -> list[int]:
+        """The tokens before the first that ends the text, which counts as output but has no text.
 
         NOTE: the engine itself stops only at the first of the end ids; a model may have several.
         """
-        has_end = not self._end_ids.isdisjoint(tokens)
+        has_end = not self._all_ends.isdisjoint(tokens)
         for index, token in enumerate(tokens) if has_end else ():
-            if token in self._end_ids and self.output_token_count + index >= self._min_tokens:
+            if reason := self._reason_to_end(token, self.output_token_count + index):
+                self.finish_reason = reason
                 self.output_token_count += index + 1
-                return tokens[:index], True
+                return tokens[:index]
         self.output_token_count += len(tokens)
-        return tokens, False
+        return tokens
+
+    def _reason_to_end(self, token: int, num_before: int) -> FinishReason | None:
+        is_early = num_before < self._min_tokens
+        if token in self._end_ids and not is_early:
+            return "end"
+        self._stopped_by = self._stop_tokens.get(token)
+        return "stop" if self._stopped_by or (token in self._stop_ids and not is_early) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tokenizers import Tokenizer
 
@@ -12,35 +12,36 @@ from runner.chat.families.marked_answer import MarkedAnswer
 from runner.chat.families.parts import CallStart, Content, Part
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.messages import TokenLogProb
+from runner.generation.special_stops import SpecialStops
 from runner.generation.stop_filter import StopFilter
-from runner.generation.stop_sequences import StopSequences
+from runner.generation.text_decoder import ReportedToken
 
 
 class PartsDecoder:
     """Of one answer. Stop sequences end it where they stand in its content, not in reasoning or arguments."""
 
     def __init__(
-        self, form: AnswerForm, tokenizer: Tokenizer, detokenizer: Detokenizer, stops: Sequence[str]
+        self, form: AnswerForm, tokenizer: Tokenizer, detokenizer: Detokenizer, stops: SpecialStops
     ) -> None:
         self._reader = (HarmonyAnswer if form.family.has_channels else MarkedAnswer)(form, tokenizer)
-        self._characters = self._reader.markers.characters
+        self._characters = stops.characters | self._reader.markers.characters
         self._has_no_marker = frozenset(self._characters).isdisjoint
         self._detokenizer = detokenizer
-        self._stops = StopSequences(stops)
-        self._stop = StopFilter(self._stops)
-        self._pending: list[tuple[int, TokenLogProb]] = []
+        self._special = stops
+        self._stop = StopFilter(stops.stops)
+        self._pending: list[ReportedToken] = []
         """Of tokens that may be content."""
         self._section = 0
         self._has_one_call = form.tools is not None and not form.tools.is_parallel
         self._num_calls = 0
-        self.may_stop = bool(self._stops) or self._has_one_call
+        self.may_stop = bool(stops.stops) or self._has_one_call
         """Before the engine does, other than by an end token."""
         self.reasoning_token_count = 0
 
     @property
     def stop_sequence(self) -> str | None:
         """The one that ended the answer."""
-        return self._stop.matched
+        return self._special.named(self._stop.matched)
 
     @property
     def is_stopped(self) -> bool:
@@ -62,13 +63,14 @@ class PartsDecoder:
         return self._cut(parts) if self.may_stop else parts
 
     def push_with_log_probs(
-        self, tokens: list[int], log_probs: list[TokenLogProb], reported: list[tuple[int, TokenLogProb]]
+        self, tokens: list[int], log_probs: list[TokenLogProb], reported: list[ReportedToken]
     ) -> list[Part]:
         """Appends the log probabilities of the tokens of content to ``reported``."""
         parts: list[Part] = []
         for token, log_prob in zip(tokens, log_probs, strict=False):
             if self.is_stopped:
                 break
+            drops_space = self._detokenizer.drops_space
             new = self.push([token])
             has_content = any(isinstance(part, Content) for part in new)
             is_same = self._reader.num_sections == self._section
@@ -76,13 +78,13 @@ class PartsDecoder:
                 self._section = self._reader.num_sections
                 self._pending.clear()
             if has_content or (is_same and token not in self._characters):
-                self._pending.append((token, log_prob))
+                self._pending.append(ReportedToken(token, log_prob, drops_space=drops_space))
             if has_content:
                 self._report(reported)
             parts += new
         return parts
 
-    def finish(self, reported: list[tuple[int, TokenLogProb]]) -> list[Part]:
+    def finish(self, reported: list[ReportedToken]) -> list[Part]:
         """The rest, at the end of the answer. A stop sequence can still be found in it."""
         if self.is_stopped:
             return []
@@ -95,7 +97,7 @@ class PartsDecoder:
             self._report(reported)
         return parts
 
-    def _report(self, reported: list[tuple[int, TokenLogProb]]) -> None:
+    def _report(self, reported: list[ReportedToken]) -> None:
         reported += self._pending
         self._pending.clear()
 
@@ -115,14 +117,17 @@ class PartsDecoder:
         """The parts of one marker, or of tokens without markers."""
         if len(tokens) != 1 or tokens[0] not in self._characters:
             return self.push(tokens)
-        return self._cut(self._reader.push(self._detokenizer.finish() + self._characters[tokens[0]]))
+        character = self._characters[tokens[0]]
+        if self._reader.is_reasoning and tokens[0] in self._special.characters:
+            character = self._special.shown(character)
+        return self._cut(self._reader.push(self._detokenizer.finish() + character))
 
     def _cut(self, parts: list[Part]) -> list[Part]:
         """The parts before the first stop, without what may be part of a stop sequence."""
         shown: list[Part] = []
         for part in () if self.is_stopped else parts:
             if isinstance(part, Content):
-                if text := self._stop.push(part.text):
+                if text := self._special.shown(self._stop.push(part.text)):
                     shown.append(Content(text))
             else:
                 shown += self._end_content()
@@ -135,7 +140,7 @@ class PartsDecoder:
 
     def _end_content(self) -> list[Part]:
         """The content that was held back, before another part or the end."""
-        rest = self._stop.finish()
+        rest = self._special.shown(self._stop.finish())
         if not self.is_stopped:
-            self._stop = StopFilter(self._stops)
+            self._stop = StopFilter(self._special.stops)
         return [Content(rest)] if rest else []

@@ -34,6 +34,12 @@ class GenerationRequest:
     stop_sequences: Sequence[str]
     sampling: Sampling
     """As a client gave it: ``top_k`` below 1 and ``top_p`` of 0 mean no limit."""
+    stop_token_ids: Sequence[int] = ()
+    """Tokens that end the text, from ``min_tokens`` on. They have no text."""
+    begins_turn: bool = False
+    """Whether the text is a new turn of a chat. If not, it continues the prompt's text."""
+    is_echoed: bool = False
+    """Whether the prompt's text is shown before it, without a character that is not complete."""
     guide: Guide | None = None
     """A schema, regular expression or grammar that the output follows."""
     adds_special_tokens: bool = True

@@ -33,9 +33,18 @@ class StopSequences(tuple[str, ...]):
             if len(stop) > MAX_STOP_BYTES or len(stop.encode(errors="replace")) > MAX_STOP_BYTES:
                 expected = f"texts of at most {MAX_STOP_BYTES} bytes"
                 raise InvalidInput(name="stop sequences", expected=expected, value=stop)
-        made.start = State(made, 0)
-        first = "".join(re.escape(each[0]) for each in made)
-        made._first_character = re.compile(f"[{first}]" if first else "")
+        made._begin()
+        return made
+
+    def _begin(self) -> None:
+        self.start = State(self, 0)
+        first = "".join(re.escape(each[0]) for each in self)
+        self._first_character = re.compile(f"[{first}]" if first else "")
+
+    def extended(self, further: Iterable[str]) -> StopSequences:
+        """These and ``further`` spellings of them, without the limits."""
+        made = super().__new__(StopSequences, [*self, *further])
+        made._begin()
         return made
 
     @classmethod

@@ -30,6 +30,14 @@ def format_prompt(template: str, *, prompt: str, system_prompt: str, max_bytes: 
     return text
 
 
+def begins_turn_after(template: str) -> bool:
+    """Whether the text after the prompt begins a turn, like a chat's answer: the template ends the prompt's.
+
+    Without text after ``{prompt}`` the model continues the prompt.
+    """
+    return not template.endswith("{prompt}")
+
+
 def byte_length(text: str) -> int:
     """In UTF-8."""
     if text.isascii():

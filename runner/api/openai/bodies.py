@@ -27,6 +27,11 @@ Stop = Annotated[str, Meta(min_length=1)]
 Stops = Annotated[list[Stop], Meta(max_length=16)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
+_MAX_STOP_TOKENS = 128
+StopTokenIds = Annotated[
+    list[TokenId],
+    Meta(max_length=_MAX_STOP_TOKENS, description="Tokens that end the text. They are not part of it."),
+]
 # NOTE: msgspec can't tell a list of strings from a list of lists; ``openai.requests`` refuses a mixture.
 Prompt = str | Annotated[list[str | TokenId | TokenIds], Meta(min_length=1)]
 Salt = Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)]
@@ -194,6 +199,7 @@ class GenerationBody(SamplingBody, kw_only=True):
         Annotated[Stop | Stops, Meta(description="Strings that end the text. They are not part of it.")]
         | None
     ) = None
+    stop_token_ids: StopTokenIds | None = None
     response_format: Annotated[Format, Meta(description="text, json_object or json_schema.")] | None = None
     structured_outputs: (
         Annotated[StructuredOutputs, Meta(description="vLLM's name of the guided fields.")] | None

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from tokenizers import Tokenizer
@@ -26,12 +26,12 @@ from runner.api.openai.answers import (
 )
 from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
 from runner.detokenizer.plan import bytes_of_token
-from runner.engines.protocol.messages import TokenLogProb
+from runner.detokenizer.stages import SPACE
+from runner.generation.text_decoder import ReportedToken
 
 _FINISH_REASONS = {None: None, "end": "stop", "stop": "stop", "length": "length"}
 """By the core's name: OpenAI has one name for the end of a text and for a stop sequence."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_SENTENCEPIECE_SPACE = "\u2581"
 
 
 class TokenTexts:
@@ -51,13 +51,18 @@ class TokenTexts:
             self._found[token_id] = (content.decode(errors="replace"), list(content))
         return self._found[token_id]
 
+    def shown(self, token: ReportedToken, token_id: int | None = None) -> tuple[str, list[int]]:
+        """As ``find``, as the text has the token, or the token ``token_id`` in its place."""
+        text, encoded = self.find(token.token_id if token_id is None else token_id)
+        return (text[1:], encoded[1:]) if token.drops_space and text.startswith(" ") else (text, encoded)
+
     def _bytes(self, token_id: int) -> bytes:
         token: str = self._tokenizer.id_to_token(token_id) or ""
         if self._is_byte_level:
             return bytes_of_token(token).encode("latin-1")
         if self._has_byte_tokens and (byte := _BYTE_TOKEN.fullmatch(token)):
             return bytes.fromhex(byte[1])
-        return token.replace(_SENTENCEPIECE_SPACE, " ").encode()
+        return token.replace(SPACE, " ").encode()
 
 
 class ChatFormat:
@@ -129,16 +134,16 @@ class ChatFormat:
         return _finish_reason(piece, has_calls=piece.index in self._num_calls)
 
     def _log_probs(self, pieces: Sequence[Piece]) -> ChatLogProbs | None:
-        content = [self._log_prob(*each) for piece in pieces for each in piece.log_probs]
+        content = [self._log_prob(each) for piece in pieces for each in piece.log_probs]
         return ChatLogProbs(content) if content else None
 
-    def _log_prob(self, token_id: int, log_prob: TokenLogProb) -> ChatLogProb:
-        text, encoded = self._tokens.find(token_id)
-        top = [self._top(*each) for each in log_prob.top]
-        return ChatLogProb(text, log_prob.value, encoded, top)
+    def _log_prob(self, token: ReportedToken) -> ChatLogProb:
+        text, encoded = self._tokens.shown(token)
+        top = [self._top(token, *each) for each in token.log_prob.top]
+        return ChatLogProb(text, token.log_prob.value, encoded, top)
 
-    def _top(self, token_id: int, value: float) -> TopLogProb:
-        text, encoded = self._tokens.find(token_id)
+    def _top(self, token: ReportedToken, token_id: int, value: float) -> TopLogProb:
+        text, encoded = self._tokens.shown(token, token_id)
         return TopLogProb(text, value, encoded)
 
 
@@ -148,8 +153,6 @@ class CompletionFormat:
 
     def __init__(self, tokens: TokenTexts) -> None:
         self._tokens = tokens
-        self._offsets: dict[int, int] = defaultdict(int)
-        """By index: the number of characters in the texts of the tokens so far."""
 
     def opening(self, index: int) -> Choice | None:
         return None
@@ -161,27 +164,23 @@ class CompletionFormat:
         tokens = [each for piece in pieces for each in piece.log_probs]
         return self._choice(pieces[-1], "".join([piece.text for piece in pieces]), tokens)
 
-    def _choice(self, last: Piece, text: str, tokens: list[tuple[int, TokenLogProb]]) -> Choice:
-        log_probs = self._log_probs(last.index, tokens) if tokens else None
+    def _choice(self, last: Piece, text: str, tokens: list[ReportedToken]) -> Choice:
+        log_probs = self._log_probs(tokens) if tokens else None
         return CompletionChoice(last.index, text, log_probs, _finish_reason(last))
 
-    def _log_probs(self, index: int, tokens: list[tuple[int, TokenLogProb]]) -> CompletionLogProbs:
-        texts = [self._tokens.find(token_id)[0] for token_id, _ in tokens]
-        offsets = []
-        for text in texts:
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(text)
+    def _log_probs(self, tokens: list[ReportedToken]) -> CompletionLogProbs:
         return CompletionLogProbs(
-            text_offset=offsets,
-            token_logprobs=[log_prob.value for _, log_prob in tokens],
-            tokens=texts,
-            top_logprobs=[self._top(*each) for each in tokens] if tokens[0][1].top else None,
+            text_offset=[each.offset for each in tokens],
+            token_logprobs=[each.log_prob.value for each in tokens],
+            tokens=[self._tokens.shown(each)[0] for each in tokens],
+            top_logprobs=[self._top(each) for each in tokens] if tokens[0].log_prob.top else None,
         )
 
-    def _top(self, token_id: int, log_prob: TokenLogProb) -> dict[str, float]:
+    def _top(self, token: ReportedToken) -> dict[str, float]:
         """By text. As in OpenAI's answers, the chosen token is always one of them."""
-        values = {self._tokens.find(each)[0]: value for each, value in reversed(log_prob.top)}
-        values.setdefault(self._tokens.find(token_id)[0], log_prob.value)
+        log_prob = token.log_prob
+        values = {self._tokens.shown(token, each)[0]: value for each, value in reversed(log_prob.top)}
+        values.setdefault(self._tokens.shown(token)[0], log_prob.value)
         return values
 
 

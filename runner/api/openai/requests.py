@@ -26,6 +26,7 @@ from runner.api.openai.guides import guide_of
 from runner.api.openai.reasoning import EFFORT, template_arguments
 from runner.api.openai.tool_use import callable_tools, shown_tools, tool_use
 from runner.api.served import Served, core_values
+from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.messages import SEEDS, Sampling
 from runner.generation.request import GenerationRequest, random_seed
 from runner.settings.settings import Settings
@@ -47,12 +48,13 @@ def completion_requests(body: CompletionBody, served: Served) -> list[PromptRequ
         raise InvalidInput(name="echo", expected=expected, value=True)
     prompts = _prompts(body.prompt)
     first = _request(body, served, prompts[0], DEFAULT_COMPLETION_TOKENS, body.logprobs)
+    first = replace(first, is_echoed=bool(body.echo))
     requests = []
     for number, prompt in enumerate(prompts):
         echo = ""
         if body.echo:
-            tokenizer = served.model.tokenizer
-            echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt, skip_special_tokens=False)
+            detokenizer = Detokenizer(served.model.tokenizer, skip_special_tokens=False)
+            echo = prompt if isinstance(prompt, str) else detokenizer.follow(prompt)
         request = first
         if number:
             sampling = msgspec.structs.replace(first.sampling, seed=_seed(body))
@@ -120,7 +122,8 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
     top = (body.top_logprobs or 0) if body.logprobs else None
     default_max_tokens = body.max_completion_tokens or max(served.default_max_tokens, body.min_tokens or 0)
     request = _request(body, served, prompt, default_max_tokens, top)
-    request = with_answer_form(replace(request, adds_special_tokens=False), body, use, served)
+    request = replace(request, adds_special_tokens=False, begins_turn=not body.continue_final_message)
+    request = with_answer_form(request, body, use, served)
     return PromptRequest(request, body.n or 1)
 
 
@@ -173,6 +176,7 @@ def _request(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         stop_sequences=_stops(body, served.settings),
+        stop_token_ids=body.stop_token_ids or (),
         sampling=_sampling(body, served),
         ignores_end=bool(body.ignore_eos),
         num_top_log_probs=top_log_probs,

@@ -13,6 +13,7 @@ from runner.api.generations import Piece
 from runner.api.openai.formats import ChatFormat, TokenTexts
 from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
 from runner.engines.protocol.messages import FinishReason, TokenLogProb
+from runner.generation.text_decoder import ReportedToken
 from tests.runner.paced_engine import make_tokenizer
 
 TOKENS = TokenTexts(make_tokenizer())
@@ -126,7 +127,7 @@ def test_reasoning_can_be_left_out() -> None:
 
 
 def test_log_probabilities_are_sent_once_with_the_last_event_of_their_piece() -> None:
-    piece = Piece(0, "", None, [(5, TokenLogProb(-1.0))], ANSWER)
+    piece = Piece(0, "", None, [ReportedToken(5, TokenLogProb(-1.0))], ANSWER)
     choices = streamed([piece])
     assert [bool(choice["logprobs"]) for choice in choices] == [False] * (len(choices) - 1) + [True]
 

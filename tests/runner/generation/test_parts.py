@@ -83,7 +83,7 @@ def generate(
         assert pieces[-1].finish_reason == generation.finish_reason
         assert (generations.reasoning_tokens or 0) == generation.reasoning_token_count
         parts = [part for piece in pieces for part in piece.parts]
-        reported = [token for piece in pieces for token, _ in piece.log_probs]
+        reported = [each.token_id for piece in pieces for each in piece.log_probs]
         return message_of(parts), generation, TOKENIZER.decode(reported)
 
     return asyncio.run(run())
@@ -118,6 +118,20 @@ def test_stop_sequences_apply_to_the_content_alone(
         found, generation, _ = generate(chunks, *stops)
         assert (found, generation.finish_reason) == (message, reason)
         assert generation.stop_sequence == (stops[0] if reason == "stop" else None)
+
+
+def test_a_special_token_stops_an_answer_wherever_it_is() -> None:
+    ids, special = answer(), TOKENIZER.token_to_id("<|im_end|>")
+    for at in (2, len(ids) - 3):
+        with_special = [*ids[:at], special, *ids[at:]]
+        for chunks in every_cut(with_special):
+            found, generation, _ = generate(chunks, "<|im_end|>")
+            assert found == generate([ids[:at]])[0]
+            assert (generation.finish_reason, generation.stop_sequence) == ("stop", "<|im_end|>")
+    content = [*Writer(TOKENIZER).text("a").ids, special, *Writer(TOKENIZER).text("b").ids]
+    for chunks in every_cut(content):
+        assert generate(chunks, "a<|im_end|>b")[0] == Message()
+        assert generate(chunks, "b<|im_end|>")[0] == Message("ab")
 
 
 def test_log_probabilities_are_those_of_the_content() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Iterable
+from typing import Any
 
 import pytest
 
@@ -39,14 +40,19 @@ class Tokens:
         yield Output(last, [], "length")
 
 
-def text_of(chunks: Iterable[list[int]], *, skips: bool, stops: tuple[str, ...] = ()) -> str:
-    sampling = Sampling(temperature=0)
-    request = GenerationRequest("hi", 60, 0, stops, sampling, skips_special_tokens=skips)
+def generate(chunks: Iterable[list[int]], **fields: Any) -> tuple[str, Generation]:
+    given = {"prompt": "hi", "max_tokens": 60, "min_tokens": 0, "stop_sequences": ()}
+    request = GenerationRequest(**{**given, "sampling": Sampling(temperature=0), **fields})
+    generation = Generation(request, MODEL, Tokens(chunks))
 
     async def read() -> str:
-        return "".join([text async for text in Generation(request, MODEL, Tokens(chunks)).text()])
+        return "".join([text async for text in generation.text()])
 
-    return asyncio.run(read())
+    return asyncio.run(read()), generation
+
+
+def text_of(chunks: Iterable[list[int]], *, skips: bool, stops: tuple[str, ...] = ()) -> str:
+    return generate(chunks, skips_special_tokens=skips, stop_sequences=stops)[0]
 
 
 def splits() -> Iterable[list[list[int]]]:
@@ -64,10 +70,49 @@ def test_the_text_of_every_split_is_that_of_decoding_at_once(skips: bool) -> Non
     assert {text_of(chunks, skips=skips) for chunks in splits()} == {whole}
 
 
-def test_a_stop_sequence_may_be_a_special_token_then() -> None:
-    whole = TOKENIZER.decode(IDS, skip_special_tokens=False)
-    before = whole[: whole.index("<|im_end|>")]
-    assert {text_of(chunks, skips=False, stops=("<|im_end|>",)) for chunks in splits()} == {before}
+@pytest.mark.parametrize("skips", [True, False])
+@pytest.mark.parametrize(
+    "stop",
+    [
+        *("<|im_end|>", "[TOOL_CALLS]", "é[TOOL_CALLS]", "[TOOL_CALLS]é", "i [TOOL_CALLS]é[TOOL_CALLS]<"),
+        *("[TOOL_CALLS]<|im_end|> h", "<|im_end|> hi<|im_end|>"),
+    ],
+)
+def test_a_stop_sequence_may_have_special_tokens(stop: str, skips: bool) -> None:
+    """They are found where they are tokens, whether the text shows them or not."""
+    shown = TOKENIZER.decode(IDS, skip_special_tokens=False)
+    before = shown[: shown.index(stop)] if stop in shown else shown
+    if skips:
+        before = before.replace("[TOOL_CALLS]", "").replace("<|im_end|>", "")
+    is_found = stop in shown and not (skips and stop.endswith("<"))
+    for chunks in splits():
+        text, generation = generate(chunks, stop_sequences=("zz", stop), skips_special_tokens=skips)
+        if is_found:
+            found = (text, generation.stop_sequence, generation.finish_reason)
+            assert found == (before, stop, "stop")
+        else:
+            assert generation.finish_reason == "length"
+
+
+def test_ordinary_tokens_that_spell_a_special_one_stop_too() -> None:
+    plain = [each for character in "a<|im_end|>b" for each in TOKENIZER.encode(character).ids]
+    assert TOKENIZER.decode(plain) == "a<|im_end|>b"
+    for stop, before in (("<|im_end|>", "a"), ("a<|im_end|>", "")):
+        assert text_of([plain], skips=True, stops=(stop,)) == before
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_stop_token_ids_end_the_text_from_min_tokens_on(skips: bool) -> None:
+    (hi,) = TOKENIZER.encode("é", add_special_tokens=False).ids[-1:]
+    before = IDS[: IDS.index(hi)]
+    fields = {"stop_token_ids": (hi, 10_000), "skips_special_tokens": skips}
+    for chunks in splits():
+        text, generation = generate(chunks, **fields)
+        assert text == TOKENIZER.decode(before, skip_special_tokens=skips)
+        assert (generation.finish_reason, generation.stop_sequence) == ("stop", None)
+        assert generation.output_token_count == len(before) + 1
+        _, generation = generate(chunks, **fields, min_tokens=len(IDS))
+        assert generation.finish_reason == "length"
 
 
 def test_the_end_token_has_no_text() -> None:

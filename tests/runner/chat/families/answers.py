@@ -17,6 +17,8 @@ from runner.chat.families.parts import CallArguments, CallStart, Content, Part, 
 from runner.chat.families.tools import Tool, ToolUse
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.generation.parts_decoder import PartsDecoder
+from runner.generation.special_stops import SpecialStops
+from runner.generation.stop_sequences import StopSequences
 
 _MERGES = (
     *("t o", "o l", "to ol", '" :', '{ "', "< /", "a r", "Ċ Ċ"),
@@ -81,7 +83,9 @@ def decoder(
     stops: Sequence[str] = (),
 ) -> PartsDecoder:
     form = AnswerForm(family, tools, starts_in_reasoning)
-    return PartsDecoder(form, tokenizer, Detokenizer(tokenizer), stops)
+    return PartsDecoder(
+        form, tokenizer, Detokenizer(tokenizer), SpecialStops(StopSequences(stops), tokenizer)
+    )
 
 
 def read(made: PartsDecoder, chunks: Iterable[list[int]]) -> list[Part]:
