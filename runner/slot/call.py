@@ -16,8 +16,8 @@ from runner.engines.protocol.relay import End, Stream
 from runner.slot.front_link import FrontLink
 from runner.slot.request import SlotRequest
 
-_NO_TOKEN = -1
-"""Pads shorter beams, as in NVIDIA's backend."""
+NO_TOKEN = -1
+"""Pads shorter beams, as in NVIDIA's backend, and what a stream has of the prompt."""
 _TYPES: Mapping[str, Any] = {
     "stream_id": np.int64,
     "finish_reason": object,
@@ -109,6 +109,8 @@ class Call:
             self._parts[place] = outputs
             if not self._running:
                 merged = {} if self._error else _merge(self._parts, self._rows)
+                if self._stream_ids is not None and merged:
+                    merged["stream_id"] = self._stream_ids
                 self._send(merged, self._error, is_last=True)
 
     def stop(self, request_id: str) -> bool:
@@ -120,7 +122,7 @@ class Call:
         batch_index, sequence_index = place
         lengths = [len(each) for each in sequences]
         if len(sequences) > 1:
-            sequences = [[*each, *[_NO_TOKEN] * (max(lengths) - len(each))] for each in sequences]
+            sequences = [[*each, *[NO_TOKEN] * (max(lengths) - len(each))] for each in sequences]
         outputs: Outputs = {"output_ids": [sequences], "sequence_length": [lengths]}
         if self._has_sequences:
             outputs["sequence_index"] = [[sequence_index]]
@@ -223,7 +225,7 @@ class OutputSequence:
         outputs: Outputs = {"output_log_probs": [[values]], "cum_log_probs": [[self.total_log_prob]]}
         if num_top := self.request.submit.num_top_log_probs:
             # [1, tokens, num_top] each; padded with -1 where the engine has fewer.
-            filler = [(_NO_TOKEN, MIN_LOG_PROB)] * num_top
+            filler = [(NO_TOKEN, MIN_LOG_PROB)] * num_top
             rows = [[*each.top, *filler][:num_top] for each in taken]
             outputs["top_log_prob_ids"] = [[[token for token, _ in row] for row in rows]]
             outputs["top_log_probs"] = [[[value for _, value in row] for row in rows]]

@@ -35,7 +35,7 @@ from runner.engines.protocol.messages import (
 )
 from runner.engines.protocol.relay import End, Relay, Stream
 from runner.observability.logs import set_up_logging
-from runner.slot.call import Call, OutputSequence
+from runner.slot.call import NO_TOKEN, Call, OutputSequence
 from runner.slot.engine_connection import EngineConnection
 from runner.slot.front_link import FrontLink
 from runner.slot.metrics import SlotMetrics
@@ -122,6 +122,9 @@ class TritonPythonModel:
             for number, submit in enumerate(request.submits())
         ]
         stream_ids = tensors["stream_id"].tolist() if "stream_id" in tensors else None
+        for request, ids in zip(parsed, stream_ids or (), strict=False):
+            if request.includes_input and not request.is_streaming:
+                ids[1:] = [NO_TOKEN] * len(ids[1:])  # The text begins with the prompt's.
         call.expect(rows, len(outputs), stream_ids)
         for output, submit in outputs:
             self._submit(output, submit)

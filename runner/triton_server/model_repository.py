@@ -36,6 +36,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
         "preprocessing_instance_count": "1",
         "tokenizer_type": "auto",
         "add_special_tokens": "true",
+        "skip_special_tokens": "true",
         "max_tokens_data_type": "TYPE_UINT32",
     },
     "postprocessing": {"tokenizer_type": "auto", "skip_special_tokens": "true"},
@@ -86,8 +87,11 @@ _CHECKS = {
     "engine_start_timeout_s": (r"[0-9]+(\.[0-9]+)?", "a number of seconds"),
 }
 """Pattern of a value, and what it must be."""
-_SHARED = "max_tokens_data_type"
-"""One value for the two models that read it, whichever of them it is given for."""
+_SHARED = {
+    "max_tokens_data_type": ("preprocessing", ENSEMBLE),
+    "skip_special_tokens": ("preprocessing", "postprocessing"),
+}
+"""Keys with one value for the two models that read it, whichever of them it is given for."""
 
 
 @dataclass(frozen=True)
@@ -189,9 +193,10 @@ def _override(values: dict[str, dict[str, str]], overrides: Mapping[str, Mapping
     for model, arguments in overrides.items():
         for key, value in arguments.items():
             _override_one(values, model, key, _text(value))
-    for model, other in (("preprocessing", ENSEMBLE), (ENSEMBLE, "preprocessing")):
-        if _SHARED in overrides.get(model, {}):
-            values[other][_SHARED] = values[model][_SHARED]
+    for key, models in _SHARED.items():
+        for model, other in (models, models[::-1]):
+            if key in overrides.get(model, {}):
+                values[other][key] = values[model][key]
 
 
 def _override_one(values: dict[str, dict[str, str]], model: str, key: str, value: str) -> None:

@@ -1,9 +1,11 @@
 """The Triton Python model ``postprocessing``: token ids to text, for the ensemble.
 
 The responses of a stream arrive one at a time, in order. Text that is not certain yet (part of a character,
-for example) is kept for the next response, under the ``stream_id`` in the slot's responses.
+for example) is kept for the next response, under the ``stream_id`` in the slot's responses. Behind it are
+tokens of the prompt, if the response does not have the prompt: the text continues theirs.
 """
 
+import itertools
 import json
 from collections import OrderedDict
 from pathlib import Path
@@ -46,13 +48,10 @@ class TritonPythonModel:
             if "STREAM_ID" in inputs and lengths.shape[1] == 1:
                 texts = [self._continue(inputs, row) for row in range(len(tokens))]
             else:
-                rows = zip(
-                    tokens.reshape(lengths.size, tokens.shape[2]), lengths.reshape(-1).tolist(), strict=True
-                )
-                skips = self._skips_special
+                rows = itertools.product(range(lengths.shape[0]), range(lengths.shape[1]))
                 texts = [
-                    self._tokenizer.decode(row[:length].tolist(), skip_special_tokens=skips)
-                    for row, length in rows
+                    self._decode(inputs, row, tokens[row, number, : lengths[row, number]].tolist())
+                    for row, number in rows
                 ]
         except InvalidTensor as exc:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(exc)))
@@ -63,15 +62,24 @@ class TritonPythonModel:
         output = pb_utils.Tensor("OUTPUT", np.array([text.encode() for text in texts], dtype=object))
         return pb_utils.InferenceResponse([output])
 
+    def _detokenizer(self, inputs: dict[str, Any], row: int) -> Detokenizer:
+        detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=self._skips_special)
+        prompt = inputs["STREAM_ID"][row].reshape(-1)[1:] if "STREAM_ID" in inputs else np.empty(0, np.int64)
+        detokenizer.follow(prompt[prompt >= 0].tolist())
+        return detokenizer
+
+    def _decode(self, inputs: dict[str, Any], row: int, tokens: list[int]) -> str:
+        """The text of a whole sequence."""
+        detokenizer = self._detokenizer(inputs, row)
+        return detokenizer.push(tokens) + detokenizer.finish()
+
     def _continue(self, inputs: dict[str, Any], row: int) -> str:
         """The next text of a stream, which has one sequence in each response."""
         tokens = inputs["TOKENS_BATCH"][row, 0, : inputs["SEQUENCE_LENGTH"].item(row)].tolist()
         is_last = "FINISH_REASON" in inputs and bool(inputs["FINISH_REASON"][row].item(0))
         number = inputs["SEQUENCE_INDEX"].item(row) if "SEQUENCE_INDEX" in inputs else 0
-        stream_id = (inputs["STREAM_ID"].item(row), number)
-        detokenizer = self._streams.pop(stream_id, None)
-        if detokenizer is None:
-            detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=self._skips_special)
+        stream_id = (inputs["STREAM_ID"][row].item(0), number)
+        detokenizer = self._streams.pop(stream_id, None) or self._detokenizer(inputs, row)
         text = detokenizer.push(tokens)
         if is_last:
             return text + detokenizer.finish()

@@ -5,6 +5,7 @@ import itertools
 import json
 import secrets
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from tokenizers import Tokenizer
 
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor, UnsupportedArgument
+from runner.detokenizer.detokenizer import context_of
 from runner.engines.protocol.arrival import PARAMETER, await_arrival
 from runner.engines.protocol.checks import MAX_WORDS
 from runner.generation.tokenizing import Tokenizing
 
 _OFFSET_PADDING = -1
+_LINE_BREAK = "\n"
+"""Before a word, keeps SentencePiece from adding a space to it."""
 _MAX_INT32 = np.iinfo(np.int32).max
 _MAX_BIAS_BYTES = 16 << 20
 """A few short words become a number for each token of the vocabulary, in each row."""
@@ -58,12 +62,13 @@ class TritonPythonModel:
         self._tokenizing = Tokenizing(
             self._tokenizer, max_bytes=arrived.max_prompt_bytes, max_tokens=arrived.max_prompt_tokens
         )
+        self._skips_special = parameters["skip_special_tokens"]["string_value"].lower() in ("true", "1")
         self._adds_special_tokens = parameters["add_special_tokens"]["string_value"].lower() in ("true", "1")
         end_id, pad_id = (parameters[name]["string_value"] for name in ("end_id", "pad_id"))
         self._engine_kind = parameters["engine_kind"]["string_value"]
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="preprocessing", daemon=True).start()
-        self._end_id = int(end_id or arrived.end_id)
+        self._end_ids = (int(end_id),) if end_id else arrived.end_ids
         self._pad_id = int(pad_id or arrived.pad_id)
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
@@ -121,7 +126,9 @@ class TritonPythonModel:
         self, inputs: dict[str, npt.NDArray[Any]], encoded: list[list[int]]
     ) -> dict[str, npt.NDArray[Any]]:
         rows = len(encoded)
-        end_ids = inputs.get("END_ID", np.full((rows, 1), self._end_id, np.int32))
+        # The engine takes one end id, so that a model's other ones are stop words.
+        other_ends = [] if "END_ID" in inputs else [[each] for each in self._end_ids[1:]]
+        end_ids = inputs.get("END_ID", np.full((rows, 1), self._end_ids[0], np.int32))
         pad_ids = inputs.get("PAD_ID", np.full((rows, 1), self._pad_id, np.int32))
         outputs: dict[str, npt.NDArray[Any]] = {
             "INPUT_ID": _pad(encoded, int(pad_ids.reshape(-1)[0])),
@@ -132,16 +139,23 @@ class TritonPythonModel:
             # Clipped, so that a large unsigned length does not become negative.
             "REQUEST_OUTPUT_LEN": np.minimum(inputs["REQUEST_OUTPUT_LEN"], _MAX_INT32).astype(np.int32),
             "BAD_WORDS_IDS": self._words(inputs.get("BAD_WORDS_DICT"), rows),
-            "STOP_WORDS_IDS": self._words(inputs.get("STOP_WORDS_DICT"), rows),
+            "STOP_WORDS_IDS": self._words(inputs.get("STOP_WORDS_DICT"), rows, other_ends),
             "EMBEDDING_BIAS": self._embedding_bias(inputs, rows),
             "OUT_END_ID": end_ids.astype(np.int32),
             "OUT_PAD_ID": pad_ids.astype(np.int32),
-            "STREAM_ID": np.array([[secrets.randbits(63)] for _ in range(rows)], np.int64),
+            "STREAM_ID": self._stream_ids(encoded),
         }
         if "PROMPT_TABLE_EXTRA_ID" in inputs:
             is_virtual = outputs["INPUT_ID"] >= self._tokenizer.get_vocab_size()
             outputs["OUT_PROMPT_TABLE_EXTRA_IDS"] = np.where(is_virtual, inputs["PROMPT_TABLE_EXTRA_ID"], 0)
         return outputs
+
+    def _stream_ids(self, encoded: list[list[int]]) -> npt.NDArray[np.int64]:
+        """[rows, 1 + n]: a random number, then the tokens of the prompt that its text continues, and -1."""
+        skips = self._skips_special
+        contexts = [context_of(self._tokenizer, ids, skip_special_tokens=skips) for ids in encoded]
+        numbers = _pad(contexts, _OFFSET_PADDING)
+        return np.array([[secrets.randbits(63), *row] for row in numbers.tolist()], np.int64)
 
     def _embedding_bias(self, inputs: dict[str, npt.NDArray[Any]], rows: int) -> npt.NDArray[np.float32]:
         """[rows, vocabulary]: each word's weight is added to its tokens; [rows, 0] without words."""
@@ -163,9 +177,12 @@ class TritonPythonModel:
                 np.add.at(bias[row], ids, weight)
         return bias
 
-    def _words(self, words: npt.NDArray[Any] | None, rows: int) -> npt.NDArray[np.int32]:
+    def _words(
+        self, words: npt.NDArray[Any] | None, rows: int, further: Sequence[list[int]] = ()
+    ) -> npt.NDArray[np.int32]:
         """The contract's [rows, 2, L] tensor: flattened ids, and cumulative end offsets padded with -1."""
-        tables = [self._word_ids(row) for row in words] if words is not None else [[] for _ in range(rows)]
+        given = [self._word_ids(row) for row in words] if words is not None else [[] for _ in range(rows)]
+        tables = [[*table, *further[: max(0, MAX_WORDS - len(table))]] for table in given]
         length = max((sum(map(len, table)) for table in tables), default=0)
         result = np.zeros((rows, 2, length), np.int32)
         result[:, 1, :] = _OFFSET_PADDING
@@ -177,14 +194,23 @@ class TritonPythonModel:
         return result
 
     def _word_ids(self, row: npt.NDArray[Any]) -> list[list[int]]:
-        """Each word as it is tokenized by itself and after a space: a text may contain either."""
+        """Each word as it is tokenized by itself and after a space, and as a part of another: a text may
+        contain any of them.
+        """
         table: list[list[int]] = []
-        for word in map(_decode, row.reshape(-1)):
-            for spelling in (word, " " + word):
-                ids = self._tokenizer.encode(spelling, add_special_tokens=False).ids if word else []
-                if ids and ids not in table:
-                    table.append(ids)
-        return table
+        parts: list[list[int]] = []
+        for word in filter(None, map(_decode, row.reshape(-1))):
+            table += [self._ids(word), self._ids(" " + word)]
+            before, whole = self._ids(_LINE_BREAK), self._ids(_LINE_BREAK + word)
+            if whole[: len(before)] == before:
+                parts.append(whole[len(before) :])
+        distinct = [list(each) for each in dict.fromkeys(map(tuple, table)) if each]
+        further = [each for each in parts if each and each not in distinct]
+        return distinct + further[: max(0, MAX_WORDS - len(distinct))]
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
 
 def _is_long(inputs: dict[str, npt.NDArray[Any]]) -> bool:

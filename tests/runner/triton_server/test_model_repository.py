@@ -98,6 +98,15 @@ def test_the_type_of_max_tokens_is_the_same_on_a_requests_way(
     assert "TYPE_UINT32" not in config["ensemble"] + config["preprocessing"]
 
 
+@pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
+def test_special_tokens_are_skipped_alike_in_prompts_and_answers(
+    engine: Engine, tmp_path: Path, model: str
+) -> None:
+    config = render_config(engine, tmp_path / "repository", {model: {"skip_special_tokens": False}})
+    for each in ("preprocessing", "postprocessing"):
+        assert 'key: "skip_special_tokens" value: { string_value: "false" }' in config[each]
+
+
 @pytest.mark.parametrize(
     ("model", "key", "near"),
     [
