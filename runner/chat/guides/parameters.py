@@ -8,14 +8,11 @@ from errors.requests import InvalidGuide
 from runner.chat.families.syntax.schema_types import is_text_by
 from runner.chat.families.tools import Tool
 from runner.chat.guides.rules import Rules, literal
+from runner.engines.guides.schemas import keywords_with_effect
 
 _SHARED = ("$defs", "definitions")
-_OF_OBJECTS = {"type", "properties", "required", "additionalProperties", "propertyNames", *_SHARED}
+_OF_OBJECTS = {"type", "properties", "required", "additionalProperties", "propertyNames"}
 _OF_TEXTS = {"type", "enum", "const", "minLength", "maxLength", "format"}
-_ANNOTATIONS = {
-    *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
-    *("$schema", "$id", "$comment", "$anchor", "strict"),
-}
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ def place_of(tool: Tool) -> str:
 def parameters_of(tool: Tool) -> list[Parameter]:
     """In the order in which they are written. Raises E1105 for a schema that is more than its properties."""
     schema, place = tool.parameters, place_of(tool)
-    _check(schema, _OF_OBJECTS, place)
+    _check(schema, "object", _OF_OBJECTS, place)
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
         raise _refused(place, "properties has to be an object, and required a list")
@@ -61,7 +58,7 @@ def parameters_of(tool: Tool) -> list[Parameter]:
 def text_value(rules: Rules, parameter: Parameter, before_end: str, end: str) -> str:
     """A text as it is, up to ``before_end`` and the marker ``end``. Raises E1105."""
     schema = parameter.schema
-    _check(schema, {*_OF_TEXTS, *_SHARED}, parameter.place)
+    _check(schema, "string", _OF_TEXTS, parameter.place)
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     after = f"{literal(before_end)} {rules.marker(end)}" if before_end else rules.marker(end)
     if values is not None:
@@ -81,9 +78,9 @@ def in_order(parameters: list[Parameter], write: Callable[[Parameter], str]) -> 
     return " ".join(write(each) if each.is_required else f"({write(each)})?" for each in parameters)
 
 
-def _check(schema: dict[str, Any], known: set[str], place: str) -> None:
-    for key in schema:
-        if key not in known and key not in _ANNOTATIONS:
+def _check(schema: dict[str, Any], type_name: str, known: set[str], place: str) -> None:
+    for key in keywords_with_effect(schema, type_name):
+        if key not in known:
             raise _refused(place, f"{key} can't be enforced in the form of this model's calls; leave it out")
 
 

@@ -20,6 +20,24 @@ _ANNOTATIONS = {
     *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
     *("$comment", "$id", "$anchor"),
 }
+_OF_ANY_TYPE = {
+    *("type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
+    *("$ref", "$dynamicRef", "$recursiveRef"),
+}
+_OF_TYPES = {
+    "object": {
+        *(
+            "properties",
+            "patternProperties",
+            "additionalProperties",
+            "unevaluatedProperties",
+            "propertyNames",
+        ),
+        *("required", "minProperties", "maxProperties"),
+        *("dependencies", "dependentRequired", "dependentSchemas"),
+    },
+    "string": {"minLength", "maxLength", "pattern", "format"},
+}
 _DIALECT = re.compile(r"json-schema\.org/draft(-0[467]|/2019-09|/2020-12)/")
 _FORMATS = {
     *(
@@ -53,6 +71,12 @@ def followed(schema: Any, place: str = "#") -> Any:
     if any(key in kept for key in BOUNDS):
         kept = with_bounds(kept, place)
     return {key: _with_parts(key, value, f"{place}/{key}") for key, value in kept.items()}
+
+
+def keywords_with_effect(schema: Schema, type_name: str) -> list[str]:
+    """Those of the schema that say something about values of this type: ``object`` or ``string``."""
+    known = _OF_ANY_TYPE | _OF_TYPES[type_name]
+    return [key for key, value in schema.items() if key in known and not _has_no_effect(key, value, schema)]
 
 
 def schema_in(grammar: str) -> str:
@@ -131,7 +155,9 @@ _NO_EFFECT: Mapping[str, Callable[[Any, Schema], bool]] = {
     "dependencies": _requires_nothing,
     "dependentRequired": _requires_nothing,
     "dependentSchemas": _requires_nothing,
+    "allOf": lambda value, schema: isinstance(value, list) and all(map(_accepts_all, value)),
     "not": lambda value, schema: value is False,
+    "patternProperties": lambda value, schema: value == {},
     "unevaluatedItems": lambda value, schema: _accepts_all(value),
     "unevaluatedProperties": lambda value, schema: _accepts_all(value),
     "$dynamicAnchor": lambda value, schema: True,

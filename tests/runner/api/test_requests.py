@@ -115,7 +115,9 @@ def test_an_effort_that_the_template_refuses_is_left_out(served: Served) -> None
     refuses = (
         "{% if reasoning_effort | default('low') not in ['low'] %}{{ raise_exception('no') }}{% endif %}"
     )
-    template = ChatTemplate({"default": refuses + "{{ messages[0].content, reasoning_effort, enable_thinking }}"}, {})
+    template = ChatTemplate(
+        {"default": refuses + "{{ messages[0].content, reasoning_effort, enable_thinking }}"}, {}
+    )
     model = replace(MODEL, chat=template)
 
     def prompt(**fields: object) -> object:

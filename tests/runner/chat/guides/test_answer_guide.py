@@ -292,6 +292,19 @@ def test_a_schema_that_can_not_be_followed_is_refused_with_its_tool(
         guided(HERMES["added"], use)
 
 
+IDLE = {"uniqueItems": False, "not": False, "x-order": 1, "format": "password", "contentEncoding": "base64"}
+
+
+@pytest.mark.parametrize("name", ["glm", "qwen3-coder", "hermes"])
+def test_keywords_without_effect_are_accepted_in_a_tools_schema(name: str) -> None:
+    text = {"type": "string", "minimum": 5, **IDLE}
+    parameters = {"type": "object", "properties": {"a": text}, "minProperties": 0, "if": {}, **IDLE}
+    use = ToolUse((Tool("f", parameters=parameters),), "required")
+    guide = answer_guide(AnswerForm(FAMILIES[name], use), tokenizers(HERMES["text"])[0], None)
+    assert guide is not None
+    grammar_of(guide, LLTokenizer("byte"))
+
+
 NAMED = {"type": "object", "properties": {"a": {"type": "string"}}}
 
 

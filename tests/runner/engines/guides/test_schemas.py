@@ -184,6 +184,7 @@ NO_EFFECT: list[dict[str, Any]] = [
     {"minProperties": 1, "required": ["b"]},
     {"maxProperties": 1, "properties": {"b": {}}, "additionalProperties": False},
     {"additionalItems": False},
+    {"allOf": [{}, True, {"description": "any"}], "patternProperties": {}},
     {"not": False},
     {"unevaluatedItems": True, "unevaluatedProperties": {}},
     {"maxLength": 1 << 63, "maxItems": 1e20, "maxProperties": 1 << 53},
