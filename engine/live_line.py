@@ -10,6 +10,7 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
@@ -25,7 +26,7 @@ class LiveLine:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._is_live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
-        self._text = ""
+        self._text: str | Callable[[], str] = ""
         self._began_s = self._told_s = time.monotonic()
         self._lock = threading.Lock()
         self._end = threading.Event()
@@ -44,8 +45,8 @@ class LiveLine:
             self._erase()
             self._text = ""
 
-    def show(self, text: str, *, is_new: bool = True) -> None:
-        """Replace the line. ``is_new``: another phase, whose time begins now."""
+    def show(self, text: str | Callable[[], str], *, is_new: bool = True) -> None:
+        """Replace the line; a function is asked whenever it is drawn. ``is_new``: a phase begins now."""
         with self._lock:
             if is_new and text != self._text:
                 self._began_s = self._told_s = time.monotonic()
@@ -67,7 +68,8 @@ class LiveLine:
         now_s = time.monotonic()
         if not self._text:
             return
-        line = f"{self._text}  {elapsed(now_s - self._began_s)}"
+        text = self._text if isinstance(self._text, str) else self._text()
+        line = f"{text}  {elapsed(now_s - self._began_s)}"
         if self._is_live:
             width = shutil.get_terminal_size().columns - 1
             self._write(f"{_ERASE}{line if len(line) <= width else line[: width - 3] + '...'}")

@@ -30,7 +30,11 @@ LOCK = ROOT / ".cache" / "setup.lock"
 _HOME = Path(os.environ.get("HOME") or tempfile.gettempdir())
 WHEELS = Path(os.environ.get("XDG_CACHE_HOME") or _HOME / ".cache") / "cog-triton-wheels"
 
-_PACKAGE = re.compile(r"(Collecting|Processing) ")
+DOWNLOADS_MB = {"serving": 123, "test": 4, "dev": 117, "torch-cpu": 193, "engine": 61, "model": 93}
+"""About, by requirement file; of others no total is told."""
+_PIN = re.compile(r"^[\w.-]+(?:\[.*\])?(?:==| @ ).*$", re.MULTILINE)
+_DOWNLOAD = re.compile(r"\s*Downloading \S+\.whl \(([\d.]+) (kB|MB|GB)\)")
+_MB = {"kB": 0.001, "MB": 1.0, "GB": 1000.0}
 _LARGE_DOWNLOAD = re.compile(r"\s*Downloading (\w+-[\d.]+\d).* \((\d{2,}\.\d MB|[\d.]+ GB)\)")
 # Settings of the caller's shell that would make a venv's Python or pip work elsewhere than in the venv.
 _MISLEADING = ("PYTHONHOME", "PYTHONPATH", "PIP_PREFIX", "PIP_TARGET", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
@@ -113,7 +117,46 @@ class Environment:
         environment = {"PIP_INDEX_URL": index} if index else {}
         quiet = ("--no-input", "--progress-bar=off", "--disable-pip-version-check")
         pip = (self.command, "-m", "pip", command, "--no-deps")
-        run(f"pip {command}", *pip, *quiet, *options, **environment)
+        progress = PipProgress(command, options, self.site_packages)
+        run(f"pip {command}", *pip, *quiet, *options, progress=progress, **environment)
+
+
+class PipProgress:
+    """What pip has done, by its output and what is installed: ``43 of 84 packages, 210 of 244 MB``."""
+
+    def __init__(self, command: str, options: Sequence[str], site_packages: Path) -> None:
+        files = [Path(file) for option, file in zip(options, options[1:]) if option == "-r"]
+        self._what = f"pip {command}"
+        self._folder = site_packages
+        self._pins = {pin for file in files for pin in _PIN.findall(file.read_text())}
+        self._ignored: set[str] = set()
+        self._begun: set[str] = set()
+        known = [DOWNLOADS_MB.get(file.stem) for file in files]
+        self._total_mb = None if None in known else sum(each or 0 for each in known)
+        self._done_mb, self._before = 0.0, -1
+
+    def read(self, line: str) -> None:
+        if line.startswith("Ignoring "):  # Its markers say that it is for another Python or system.
+            self._ignored.add(line)
+        if line.startswith(("Collecting ", "Processing ")):
+            self._begun.add(line.split()[1])
+        if found := _DOWNLOAD.match(line):
+            self._done_mb += float(found[1]) * _MB[found[2]]
+        if line.startswith("Installing collected packages"):
+            self._before = self._count()
+
+    def __str__(self) -> str:
+        total, parts = len(self._pins) - len(self._ignored), []
+        done = len(self._begun) if self._before < 0 else self._count() - self._before
+        if total > 1 and self._begun:
+            parts.append(f"{min(done, total)} of {total} packages{' installed' if self._before >= 0 else ''}")
+        if self._done_mb and self._before < 0:
+            of_mb = f" of {max(self._total_mb, self._done_mb):.0f}" if self._total_mb else ""
+            parts.append(f"{self._done_mb:.0f}{of_mb} MB")
+        return f"{self._what}: {', '.join(parts)}" if parts else self._what
+
+    def _count(self) -> int:
+        return sum(1 for _ in self._folder.glob("*.dist-info"))
 
 
 def _is_writable(folder: Path) -> bool:
@@ -150,11 +193,10 @@ def read_stamp(folder: Path) -> dict[str, str]:
         return {}
 
 
-def run(what: str, *command: str, **environment: str) -> None:
-    """Run a command with its output in the log; print its progress. Raises InstallationFailed."""
+def run(what: str, *command: str, progress: PipProgress | None = None, **environment: str) -> None:
+    """Run a command with its output in the log; show its progress. Raises InstallationFailed."""
     surroundings = {name: value for name, value in os.environ.items() if name not in _MISLEADING}
     output = []
-    packages = 0
     with LOG.open("a") as log, LiveLine() as live, subprocess.Popen(
         command,
         cwd=ROOT,
@@ -166,15 +208,14 @@ def run(what: str, *command: str, **environment: str) -> None:
         errors="replace",
         close_fds=False,  # it keeps the locks if this process is killed while it writes
     ) as process:
-        live.show(what)
+        live.show(what if progress is None else progress.__str__)
         for line in process.stdout or ():
             output.append(line)
             log.write(line)
             if large := _LARGE_DOWNLOAD.match(line):
                 live.say(f"  downloading {large[1]} ({large[2]})")
-            packages += bool(_PACKAGE.match(line))
-            if packages:
-                live.show(f"{what}: {packages} packages", is_new=False)
+            if progress is not None:
+                progress.read(line)
     if process.returncode != 0:
         raise InstallationFailed(what, "".join(output))
 

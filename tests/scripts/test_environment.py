@@ -89,6 +89,31 @@ def index() -> Iterator[Index]:
 
 
 @pytest.mark.slow
+def test_progress_tells_packages_and_megabytes_of_how_many(tmp_path: Path) -> None:
+    lock = tmp_path / "serving.txt"
+    lock.write_text(
+        "# pinned\n"
+        "a==1 ; python_full_version < '3.11' \\\n    --hash=sha256:00\n"
+        "a==2 ; python_full_version >= '3.11' \\\n    --hash=sha256:00\n"
+        "b[c]==3 \\\n    --hash=sha256:00\nd==4 \\\n    --hash=sha256:00\n"
+    )
+    progress = environment.PipProgress("download", ("--require-hashes", "-r", str(lock)), tmp_path)
+    assert str(progress) == "pip download"
+    told = {
+        "Ignoring a: markers 'python_full_version < \"3.11\"' don't match your environment": "",
+        "Collecting a==2 (from -r serving.txt (line 4))": ": 1 of 3 packages",
+        "  Downloading a-2-py3-none-any.whl.metadata (700 kB)": ": 1 of 3 packages",
+        "  Downloading a-2-py3-none-any.whl (1.5 MB)": ": 1 of 3 packages, 2 of 123 MB",
+        "Processing ./b-3-py3-none-any.whl": ": 2 of 3 packages, 2 of 123 MB",
+        "Installing collected packages: a, b, d": ": 0 of 3 packages installed",
+    }
+    for line, text in told.items():
+        progress.read(line)
+        assert str(progress) == f"pip download{text}"
+    (tmp_path / "a-2.dist-info").mkdir()
+    assert str(progress) == "pip download: 1 of 3 packages installed"
+
+
 def test_a_second_checkout_downloads_nothing(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
