@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,9 @@ def choose_python(setting: str, path: str) -> Python:
             return found
         incomplete = incomplete or found
     if incomplete is None:
-        raise _missing(ANY_SUPPORTED, "python3 python3-venv", "python3.12")
+        what = f"{ANY_SUPPORTED} (this is {platform.python_version()}, {sys.executable})"
+        remedy = f"{_remedy('python3 python3-venv', 'python3.12')}, or name one with PYTHON="
+        raise MissingRequirement(what=what, remedy=remedy)
     return incomplete
 
 
@@ -157,5 +160,8 @@ def _minor(version: str) -> str:
 
 
 def _missing(what: str, debian: str, fedora: str) -> MissingRequirement:
-    remedy = f"install it with `apt-get install {debian}` (Debian, Ubuntu) or `dnf install {fedora}` (Fedora)"
-    return MissingRequirement(what=what, remedy=remedy)
+    return MissingRequirement(what=what, remedy=_remedy(debian, fedora))
+
+
+def _remedy(debian: str, fedora: str) -> str:
+    return f"install it with `apt-get install {debian}` (Debian, Ubuntu) or `dnf install {fedora}` (Fedora)"
