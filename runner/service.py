@@ -62,6 +62,8 @@ class Service:
             self.engine = await asyncio.to_thread(self._open_engine, loop)
             self._log_engine()
             self.model = load_model_facts(self.engine, self._settings)
+            if self.model.warning:
+                self._log(f"warning: {self.model.warning}")
             await self._begin(self.engine)
             self._start_openai()
             facts = self.model

@@ -19,7 +19,11 @@ from engine.machine.root import SOURCE_ROOT
 from perf.options import Options
 from perf.table import table
 from runner.chat.families.family import AnswerForm, Family
+from runner.chat.families.glm import KeyValueCalls
+from runner.chat.families.llama4 import PythonCalls
+from runner.chat.families.qwen3_coder import FunctionCalls
 from runner.chat.families.recognition import FAMILIES
+from runner.chat.families.syntax.invoke_calls import InvokeCalls
 from runner.chat.families.syntax.json_calls import JsonCalls
 from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.tools import Tool, ToolUse
@@ -31,15 +35,19 @@ from runner.generation.stop_sequences import StopSequences
 
 _TOOLS = ToolUse((Tool("f", parameters={"properties": {"table": {"type": "array"}}}),))
 _HEADS = {
-    "qwen3-coder": "<tool_call>\n<function=f>\n<parameter={key}>\n",
-    "glm": "<tool_call>f\n<arg_key>{key}</arg_key>\n<arg_value>",
-    "llama4": "<|python_start|>[f({key}=",
-    "deepseek-v3.2": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="{key}">',
-    "deepseek-v4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="{key}">',
     "gpt-oss": '<|channel|>commentary to=functions.f<|message|>{{"{key}": ',
+    "gemma-4": '<|tool_call>call:f{{{key}:<|"|>',
+    "functiongemma": "<start_function_call>call:f{{{key}:<escape>",
+    "minimax-m3": ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="f">]<]minimax[>[<{key}>',
+    "kimi-k3": (
+        '<|open|>tools<|sep|><|open|>call tool="f"<|sep|><|open|>argument key="{key}" type="string"<|sep|>'
+    ),
+    "apertus": '<|tools_prefix|>[{{"f": {{"{key}": ',
+    "functionary": 'f\n{{"{key}": ',
+    "solar": '<|tool_calls|><|tool_call:begin|>a<|tool_call:name|>f<|tool_call:args|>{{"{key}": ',
 }
-"""Of calls that are no objects of JSON after a name, up to the value of an argument."""
-_JSON = "gpt-oss"
+"""Of calls that no syntax below writes, up to the value of an argument."""
+_JSON = ("gpt-oss", "apertus", "functionary", "solar")
 _HEAD = ("family: what it reads", "markers are tokens, µs", "markers are text, µs")
 
 
@@ -63,22 +71,34 @@ def texts(family: Family) -> Iterator[Text]:
 
 
 def _head(family: Family) -> str:
-    calls = family.calls
-    if isinstance(calls, JsonCalls):
-        begin = (calls.begins or ("",))[0] + "[" * calls.is_list
-        return f'{begin}{{{{"{calls.name_key}": "f", "{calls.arguments_key}": {{{{"{{key}}": '
-    if isinstance(calls, NamedCalls):
-        begin = f"{calls.section_begin}{calls.before_name or calls.begin}f{':0' * calls.is_numbered}"
-        return f'{begin}{calls.before_arguments or calls.separator}{{{{"{{key}}": '
-    return _HEADS[family.name]
+    if family.name in _HEADS:
+        return _HEADS[family.name]
+    match family.calls:
+        case JsonCalls() as calls:
+            begin = (calls.begins or ("",))[0] + "[" * calls.is_list
+            return f'{begin}{{{{"{calls.name_key}": "f", "{calls.arguments_key}": {{{{"{{key}}": '
+        case NamedCalls() as calls:
+            begin = f"{calls.section_begin}{calls.before_name or calls.begin}f{':0' * calls.is_numbered}"
+            return f'{begin}{calls.before_arguments or calls.separator}{{{{"{{key}}": '
+        case FunctionCalls() as calls:
+            return f"{calls.begin}\n{calls.function}f>\n{calls.parameter}{{key}}>\n"
+        case InvokeCalls() as calls:
+            section = f"{calls.begins[0]}\n" * bool(calls.section)
+            return f'{section}{calls.call}f">\n{calls.parameter}{{key}}">'
+        case KeyValueCalls() as calls:
+            begin = f"{calls.section_begin}{calls.begin}f{calls.after_name}"
+            return f"{begin}\n{calls.key}{{key}}{calls.key_end}\n{calls.value}"
+        case PythonCalls() as calls:
+            return f"{''.join(calls.begins)}{'[' * calls.is_list}f({{key}}="
+    raise AssertionError(family.name)
 
 
 def _written(family: Family, value: object) -> str:
     """An argument, as models of the family write it."""
-    if family.name == "llama4":
+    if isinstance(family.calls, PythonCalls):
         return repr(value)
-    is_raw = family.name in _HEADS and family.name != _JSON and isinstance(value, str)
-    return str(value) if is_raw else json.dumps(value)
+    is_json = isinstance(family.calls, JsonCalls | NamedCalls) or family.name in _JSON
+    return json.dumps(value) if is_json or not isinstance(value, str) else value
 
 
 def _markers(family: Family) -> list[str]:

@@ -63,6 +63,8 @@ class Render(msgspec.Struct, tag=True):
     """The client's other variables of the template."""
     own: dict[str, Any]
     """Ours."""
+    is_probe: bool = False
+    """Messages that the template leaves out stay left out."""
 
 
 class Answer(msgspec.Struct):
@@ -93,7 +95,7 @@ class ChatProgram:
         """Raises E1002, E1005, E1702, and what the template raises."""
         chat = checked_messages(_read(message.messages), self._knows_role)
         chat = with_system_prompt(chat, message.system_prompt)
-        taken = self._arranged_for(chat, message)
+        taken = chat if message.is_probe else self._arranged_for(chat, message)
         hider = Hider(self._compiled.control_tokens)
         chat = hider.hide_messages(chat if taken is None else taken)
         final = _open_final(chat) if message.continues else ""

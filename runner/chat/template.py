@@ -89,6 +89,12 @@ class ChatTemplate:
             raise ChatTemplateBroken(place=self._place, reason=reason)
         return name
 
+    def probe(self, messages: list[Message], tools: Sequence[Mapping[str, Any]], **own: Any) -> str:
+        """The prompt of ``messages`` as they are: it may leave some out. Raises E1702."""
+        given = {"tools": tools, "documents": None}
+        probe = Render(self._name(has_tools=True), messages, "", False, given, own, is_probe=True)
+        return self._renderer.render(probe).text
+
     @cached_property
     def _renderer(self) -> ChatRenderer:
         compile_ = Compile(

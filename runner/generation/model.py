@@ -20,7 +20,7 @@ from errors.settings import InvalidSetting
 from errors.triton import TritonTokenizerError
 from runner.chat.control_tokens import NONE, ControlTokens
 from runner.chat.families.family import Family
-from runner.chat.families.recognition import find_family
+from runner.chat.families.recognition import recognize
 from runner.chat.template import ChatTemplate, load_chat_template
 from runner.generation.tokenizing import Tokenizing
 from runner.settings.settings import Settings
@@ -49,6 +49,8 @@ class ModelFacts:
     chat: ChatTemplate
     family: Family | None = None
     """How the model writes calls and reasoning; None: not known."""
+    warning: str = ""
+    """A sentence for the log."""
     pooling: Pooling | None = None
     """Of an embedding model; None: it generates text."""
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
@@ -86,6 +88,7 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
     max_prompt_bytes = settings.max_prompt_bytes or default_bytes
     control = NONE if settings.allows_special_tokens else _control_tokens(tokenizer)
     chat = load_chat_template(engine.path, settings.chat_template, control, max_prompt_bytes)
+    recognized = recognize(settings.chat_family, chat, tokenizer)
     return ModelFacts(
         tokenizing=Tokenizing(
             tokenizer,
@@ -98,7 +101,8 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
         max_sequence_length=max_sequence_length,
         max_input_length=max_input_length,
         chat=chat,
-        family=find_family(settings.chat_family, chat.text, tokenizer),
+        family=recognized.family,
+        warning=recognized.warning,
         pooling=pooling,
         sampling_defaults=_sampling_defaults(engine, settings),
     )

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from tokenizers import Tokenizer
 
 from runner.chat.families.family import AnswerForm
-from runner.chat.families.harmony import HarmonyAnswer
-from runner.chat.families.marked_answer import MarkedAnswer
 from runner.chat.families.parts import CallStart, Content, Part
+from runner.chat.families.readers import answer_reader
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.messages import TokenLogProb
 from runner.generation.special_stops import SpecialStops
@@ -23,8 +22,13 @@ class PartsDecoder:
     def __init__(
         self, form: AnswerForm, tokenizer: Tokenizer, detokenizer: Detokenizer, stops: SpecialStops
     ) -> None:
+<<<<<<< HEAD
         self._reader = (HarmonyAnswer if form.family.has_channels else MarkedAnswer)(form, tokenizer)
         self._characters = stops.characters | self._reader.markers.characters
+=======
+        self._reader = answer_reader(form, tokenizer)
+        self._characters = self._reader.markers.characters
+>>>>>>> 57c70378 (families: 24 more families, recognized by what the chat template writes)
         self._has_no_marker = frozenset(self._characters).isdisjoint
         self._detokenizer = detokenizer
         self._special = stops

@@ -1,4 +1,4 @@
-"""DeepSeek V3, R1, V3.1, V3.2 and V4, and the models distilled from R1."""
+"""DeepSeek V3, R1, V3.1, V3.2, V4 and V4.1, and the models distilled from R1."""
 
 import msgspec
 
@@ -41,10 +41,10 @@ _FENCED = msgspec.structs.replace(
 )
 
 
-def _dsml(name: str, section: str, *variants: str) -> Family:
+def _dsml(name: str, section: str, *variants: str, prefix: str = "｜DSML｜") -> Family:
     """``variants``: what models write instead of ``section``."""
-    names = (f"｜DSML｜{each}" for each in variants)
-    calls = InvokeCalls(f"｜DSML｜{section}", "｜DSML｜", tells_types=True, section_variants=tuple(names))
+    names = tuple(f"{prefix}{each}" for each in variants)
+    calls = InvokeCalls(f"{prefix}{section}", prefix, tells_types=True, section_variants=names)
     return Family(name, calls, THINK, ends_reasoning=calls.sections)
 
 
@@ -52,3 +52,4 @@ DEEPSEEK_V3 = Family("deepseek-v3", _FENCED, THINK)
 DEEPSEEK_V31 = Family("deepseek-v3.1", _CALLS, THINK)
 DEEPSEEK_V32 = _dsml("deepseek-v3.2", "function_calls")
 DEEPSEEK_V4 = _dsml("deepseek-v4", "tool_calls", "toolcalls", "tool")
+DEEPSEEK_V41 = _dsml("deepseek-v4.1", "calls", prefix="｜DSML｜ ")

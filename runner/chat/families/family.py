@@ -50,7 +50,7 @@ class Family(msgspec.Struct, frozen=True):
     calls: CallSyntax | None = None
     reasoning: Span | None = None
     wrappers: tuple[Span, ...] = ()
-    """Around the content; models write one of them or none."""
+    """Around the content; models write one of them or none. One without a beginning always ends."""
     ends_reasoning: tuple[str, ...] = ()
     """Markers before calls that also end reasoning where they are no tokens."""
     has_channels: bool = False

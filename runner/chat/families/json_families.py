@@ -42,7 +42,35 @@ GRANITE_32 = Family(
 )
 PHI4 = Family(
     name="phi4",
-    calls=JsonCalls(begins=("<|tool_call|>", "functools"), end="<|/tool_call|>", is_list=True),
+    calls=JsonCalls(begins=("<|tool_call|>", "functools"), end="<|/tool_call|>", bare="[{", is_list=True),
     reasoning=THINK,
 )
 """Phi-4-mini, and Phi-4-reasoning."""
+_TOOL_CALLS = JsonCalls(begins=("<tool_calls>",), end="</tool_calls>", is_list=True)
+HUNYUAN_A13B = Family("hunyuan-a13b", _TOOL_CALLS, THINK, (Span("<answer>", "</answer>"),))
+"""Hunyuan A13B, Jamba and MiniMax M1."""
+APRIEL = Family(
+    name="apriel",
+    calls=_TOOL_CALLS,
+    reasoning=Span("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+    wrappers=(Span("", "[END FINAL RESPONSE]"),),
+)
+"""Apriel 1.5 and 1.6."""
+NEMOTRON_2 = Family("nemotron-2", JsonCalls(begins=("<TOOLCALL>",), end="</TOOLCALL>", is_list=True), THINK)
+LONGCAT = Family(
+    name="longcat",
+    calls=JsonCalls(begins=("<longcat_tool_call>",), end="</longcat_tool_call>"),
+    reasoning=Span("<longcat_think>", "</longcat_think>"),
+)
+INTERN = Family(
+    name="intern",
+    calls=JsonCalls(begins=("<|action_start|><|plugin|>",), end="<|action_end|>", arguments_key="parameters"),
+    reasoning=THINK,
+)
+"""InternLM 2.5, InternLM 3 and Intern-S1."""
+GRANITE_20B = Family("granite-20b", JsonCalls(begins=("<function_call>",)))
+"""Granite 20B function calling."""
+GIGACHAT = Family("gigachat", JsonCalls(begins=("<|function_call|>", "function call<|role_sep|>")))
+"""GigaChat 3."""
+ERNIE = Family("ernie", HERMES.calls, THINK, (Span("<response>", "</response>"),))
+"""ERNIE 4.5."""

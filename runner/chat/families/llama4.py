@@ -1,10 +1,10 @@
-"""Llama 4: a list of calls in Python's syntax, with keyword arguments."""
+"""Llama 4, LFM2, OLMo 3 and others: calls in Python's syntax, with keyword arguments."""
 
 import json
 
 import msgspec
 
-from runner.chat.families.family import Family
+from runner.chat.families.family import THINK, Family
 from runner.chat.families.syntax.arguments import read_end
 from runner.chat.families.syntax.literals import literal_json
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
@@ -77,3 +77,9 @@ class PythonCalls(msgspec.Struct, frozen=True):
 
 
 LLAMA4 = Family(name="llama4", calls=PythonCalls())
+LFM2 = Family("lfm2", PythonCalls(("<|tool_call_start|>",), "<|tool_call_end|>"), THINK)
+"""LFM2 and LFM2.5."""
+OLMO3 = Family("olmo3", PythonCalls(("<function_calls>",), "</function_calls>", "", is_list=False), THINK)
+"""OLMo 3, which writes one call on each line."""
+PYTHONIC = Family("pythonic", PythonCalls((), ""))
+"""Llama 3.2 with lists of calls, ToolACE."""

@@ -34,7 +34,7 @@ class MarkedAnswer(AnswerReader):
         self._reasoning_stops = stops(thinking.end, *ends)
         self._may_text_end_reasoning = any(not is_token(written(each)) for each in (thinking.end, *ends))
         self._is_trying = False
-        self._is_wrapped = False
+        self._is_always_wrapped = self._is_wrapped = "" in wraps
         self._blank: list[str] | None = []
         """The whitespace of a section that has nothing else yet."""
         self._space: list[str] = []
@@ -71,7 +71,7 @@ class MarkedAnswer(AnswerReader):
         elif found and found == self._think:
             self._begin_section(is_reasoning=True)
         elif found in self._end_wraps:
-            self._is_wrapped = False
+            self._is_wrapped = self._is_always_wrapped
         elif found == self._end_think and self._blank is not None:
             self._begin_section(is_reasoning=False)
         elif not self._is_markup_known:

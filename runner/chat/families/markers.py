@@ -1,7 +1,8 @@
 """The texts that mark calls and reasoning, as one tokenizer writes them: as tokens, or as ordinary text.
 
 A marker that is a token of the tokenizer is read as one character that no text has, a surrogate. So ordinary
-tokens that spell the marker stay text. Other markers are found in the text.
+tokens that spell the marker stay text. The same holds for special tokens that are a part of a marker. Other
+markers are found in the text.
 """
 
 import re
@@ -18,15 +19,15 @@ CUT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Stops:
-    """Finds the first of some texts, of which none contains another, in a text that is still growing."""
+    """Finds the first of some texts in a text that is still growing. Only tokens begin others."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         found = sorted({*texts} - {""})
-        assert not any(one in other for one in found for other in found if one != other), found
         longer = [text for text in found if len(text) > 1]
-        whole = [_any(text for text in found if len(text) == 1), *map(re.escape, longer)]
-        begun = rf"|(?:{'|'.join(map(_beginning, longer))}){CUT}?\Z" if longer else ""
-        self.search: Search = re.compile(f"({'|'.join(whole)}){begun}").search
+        assert not any(b.startswith(a) for a in found for b in longer if a != b and not is_token(a)), found
+        begun = rf"(?:{'|'.join(map(_beginning, longer))}){CUT}?\Z" if longer else "(?!)"
+        one = f"(?!{begun}){_any(text for text in found if len(text) == 1)}"
+        self.search: Search = re.compile(f"({'|'.join((*map(re.escape, longer), one))})|{begun}").search
         """Group 1 is the text that was found; without it, one of them may begin at the match."""
         self.search_first = re.compile(_any(text[0] for text in found)).search
         """Finds a character with which one of them begins; in less time."""
@@ -53,10 +54,14 @@ class Markers:
         self.characters: dict[int, str] = {}
         """By token id."""
         self.ids: dict[str, int] = {}
-        """Of the markers that are tokens, by their text."""
+        """Of the tokens that are markers or parts of them, by their text."""
         self._written: dict[str, str] = {}
+        """Of the tokens, and of the markers that begin with one."""
         self._plain: dict[int, str] = {}
-        for number, text in enumerate(sorted({*texts} - {""})):
+        self._special = [text for text, (_, token) in added.items() if token.special]
+        markers = sorted({*texts} - {""})
+        parts = {part for part in self._special if any(part in marker for marker in markers)}
+        for number, text in enumerate(sorted(parts.union(markers))):
             if text not in added:
                 continue
             id_, token = added[text]
@@ -64,11 +69,30 @@ class Markers:
             self.ids[text] = id_
             self.characters[id_] = self._written[text] = character
             self._plain[ord(character)] = "" if token.special else text
+        self._token = re.compile("|".join(map(re.escape, sorted(self.ids, key=len, reverse=True))) or "(?!)")
+        for marker in markers:
+            if marker not in self.ids and self._token.search(marker):
+                self._written[marker] = self._token.sub(lambda match: self._written[match[0]], marker)
         self._stops: dict[tuple[str, ...], Stops] = {}
 
     def written(self, marker: str) -> str:
-        """A marker as it is read: a character or the text."""
+        """A marker as it is read: the text, with characters for tokens."""
         return self._written.get(marker, marker)
+
+    def begins_with_token(self, marker: str) -> bool:
+        """So that it ends any text, whatever that is."""
+        return self._token.match(marker) is not None
+
+    def encoded(self, text: str) -> str:
+        """``text`` with characters for the tokens that it spells, without other special tokens."""
+        text = self._token.sub(lambda match: self._written[match[0]], text)
+        for special in self._special:
+            text = text.replace(special, "")
+        return text
+
+    def split(self, text: str) -> list[str]:
+        """``text`` in pieces: tokens, and what is between them."""
+        return [each for each in re.split(f"({self._token.pattern})", text) if each]
 
     def plain(self, text: str) -> str:
         """``text`` without characters for tokens: as it would be without a family."""
@@ -82,7 +106,7 @@ class Markers:
 
 
 def is_token(character: str) -> bool:
-    """Whether it stands for a token."""
+    """Whether it stands for a token, or begins with one."""
     return "\udc00" <= character < "\udd00"
 
 

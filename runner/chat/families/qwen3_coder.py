@@ -1,4 +1,4 @@
-"""Qwen3-Coder and Qwen 3.5: calls as functions with parameters, in XML without escapes."""
+"""Qwen3-Coder, Qwen 3.5 and Seed-OSS: calls as functions with parameters, in XML without escapes."""
 
 from json.encoder import encode_basestring
 
@@ -152,3 +152,8 @@ def _key(reader: Reader) -> Reading[str]:
 
 
 QWEN3_CODER = Family(name="qwen3-coder", calls=FunctionCalls(), reasoning=Span("<think>", "</think>"))
+SEED_OSS = Family(
+    "seed-oss",
+    FunctionCalls("<seed:tool_call>", "</seed:tool_call>"),
+    Span("<seed:think>", "</seed:think>"),
+)

@@ -1,26 +1,78 @@
-"""Which family a model is of: the first whose signs are in its chat template or its tokenizer."""
+"""Which family a model is of: the one that reads the calls that the model's chat template writes (``probe``).
 
-from collections.abc import Sequence
+A template that writes none is recognized by signs: texts in it, or tokens of the tokenizer.
+"""
 
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import msgspec
 from tokenizers import Tokenizer
 
 from errors.settings import InvalidSetting
+from runner.chat.families.apertus import APERTUS
 from runner.chat.families.bare_json import GENERIC, LLAMA3, THINKING
-from runner.chat.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32
-from runner.chat.families.family import Family
-from runner.chat.families.glm import GLM
+from runner.chat.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32, DEEPSEEK_V41
+from runner.chat.families.family import Family, Span
+from runner.chat.families.functionary import FUNCTIONARY, FUNCTIONARY_31
+from runner.chat.families.gemma import FUNCTION_GEMMA, GEMMA_4
+from runner.chat.families.glm import GLM, HUNYUAN_3, K2_HORIZON, hunyuan_3
 from runner.chat.families.harmony import GPT_OSS
-from runner.chat.families.json_families import COMMAND_R, COMMAND_R_2024, GRANITE, GRANITE_32, HERMES, PHI4
+from runner.chat.families.json_families import (
+    APRIEL,
+    COMMAND_R,
+    COMMAND_R_2024,
+    ERNIE,
+    GIGACHAT,
+    GRANITE,
+    GRANITE_20B,
+    GRANITE_32,
+    HERMES,
+    HUNYUAN_A13B,
+    INTERN,
+    LONGCAT,
+    NEMOTRON_2,
+    PHI4,
+)
 from runner.chat.families.kimi import KIMI_K2
-from runner.chat.families.llama4 import LLAMA4
+from runner.chat.families.kimi_k3 import KIMI_K3
+from runner.chat.families.llama4 import LFM2, LLAMA4, OLMO3, PYTHONIC
+from runner.chat.families.minimax import DOTS, MINICPM_5, MINIMAX_M2, MINIMAX_M3
 from runner.chat.families.mistral import MISTRAL, MISTRAL_LIST
-from runner.chat.families.qwen3_coder import QWEN3_CODER
+from runner.chat.families.probe import ReadBack, Turn, is_form_of, read_back, written_turns
+from runner.chat.families.qwen3_coder import QWEN3_CODER, SEED_OSS
+from runner.chat.families.solar import SOLAR
+from runner.chat.template import ChatTemplate
 
 NO_FAMILY = "none"
 
 _SIGNS: Sequence[tuple[Family, tuple[str, ...]]] = (
     (GPT_OSS, ("<|channel|>", "<|message|>")),
     (KIMI_K2, ("<|tool_calls_section_begin|>",)),
+    (KIMI_K3, ("<|open|>", "<|close|>", "<|sep|>")),
+    (K2_HORIZON, ("<ifm|tool_call>",)),
+    (MINIMAX_M2, ("<minimax:tool_call>",)),
+    (MINIMAX_M3, ("]<]minimax[>[",)),
+    (GEMMA_4, ("<|tool_call>", "<tool_call|>")),
+    (FUNCTION_GEMMA, ("<start_function_call>",)),
+    (LFM2, ("<|tool_call_start|>",)),
+    (LFM2, ("<|tool_list_start|>",)),
+    (LFM2, ("List of tools: [", "<|im_start|>")),
+    (OLMO3, ("<function_calls>", "<functions>")),
+    (SEED_OSS, ("<seed:tool_call>",)),
+    (HUNYUAN_3, ("<tool_calls:opensource>",)),
+    (APERTUS, ("<|tools_prefix|>",)),
+    (SOLAR, ("<|tool_call:begin|>",)),
+    (MINICPM_5, ('<function name="', '<param name="')),
+    (LONGCAT, ("<longcat_tool_call>",)),
+    (DOTS, ("<dots_function_call>",)),
+    (NEMOTRON_2, ("<TOOLCALL>",)),
+    (INTERN, ("<|action_start|>", "<|plugin|>")),
+    (GIGACHAT, ("<|role_sep|>", "<|message_sep|>")),
+    (APRIEL, ("[BEGIN FINAL RESPONSE]",)),
+    (HUNYUAN_A13B, ("<tool_calls>",)),
+    (ERNIE, ("<tool_call>", "<response>", "</response>", "<|im_start|>")),
+    (DEEPSEEK_V41, ("<｜DSML｜ calls>",)),
     (DEEPSEEK_V32, ("｜DSML｜", "function_calls")),
     (DEEPSEEK_V4, ("｜DSML｜",)),
     (DEEPSEEK_V3, ("<｜tool▁calls▁begin｜>", "```json")),
@@ -39,12 +91,29 @@ _SIGNS: Sequence[tuple[Family, tuple[str, ...]]] = (
     (HERMES, ("<|start_of_role|>", "</tool_call>")),
     (GRANITE, ("<|start_of_role|>", "<|tool_call|>")),
     (HERMES, ("<tool_call>",)),
+    (FUNCTIONARY_31, ("<function=", "</function>", "<|start_header_id|>")),
+    (GRANITE_20B, ("<function_call>",)),
     (LLAMA3, ("<|python_tag|>", "tools")),
     (THINKING, ("<think>",)),
 )
 """In the order of checks. All signs of a row have to be in the template, or be tokens of the tokenizer."""
 
-FAMILIES = {family.name: family for family, _ in (*_SIGNS, (GENERIC, ()))}
+FAMILIES = {family.name: family for family, _ in (*_SIGNS, (FUNCTIONARY, ()), (PYTHONIC, ()), (GENERIC, ()))}
+_HUNYUAN_3 = re.compile(r"<tool_sep((?::\w+)?)>")
+_SPANS = tuple(
+    dict.fromkeys(each.reasoning for each in FAMILIES.values() if each.reasoning and not each.has_channels)
+)
+_UNREAD = (
+    "no model family reads the calls that the chat template writes ({written}): calls of tools stay text, "
+    "unless CHAT_FAMILY names a family"
+)
+_MAX_SHOWN = 80
+
+
+class Recognized(msgspec.Struct, frozen=True):
+    family: Family | None = None
+    warning: str = ""
+    """A sentence for the log, if the template writes calls that no family reads."""
 
 
 def check_family(name: str | None) -> None:
@@ -54,13 +123,67 @@ def check_family(name: str | None) -> None:
         raise InvalidSetting(name="CHAT_FAMILY", expected=expected, value=name)
 
 
-def find_family(name: str | None, template: str, tokenizer: Tokenizer) -> Family | None:
+def recognize(name: str | None, chat: ChatTemplate, tokenizer: Tokenizer) -> Recognized:
     """The family ``name``, or else the one that is recognized. Raises E1006 for an unknown name."""
     check_family(name)
     if name is not None:
-        return FAMILIES.get(name)
+        return Recognized(FAMILIES.get(name))
+    if not chat.exists:
+        return Recognized()
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    for family, signs in _SIGNS:
-        if template and all(sign in template or sign in added for sign in signs):
-            return family
-    return None
+    by_signs = [family for family, signs in _SIGNS if all(_has(sign, chat, added) for sign in signs)]
+    unread = ""
+    others = [hunyuan_3(found[1]) for found in map(_HUNYUAN_3.search, (chat.text, *added)) if found]
+    for turn in written_turns(chat):
+        if (family := _reader_of(turn, by_signs, others, tokenizer)) is not None:
+            return Recognized(_with_reasoning(family, turn, chat, added, tokenizer))
+        unread = unread or turn.text
+    if unread:
+        span = next(_spans_in(chat, added), None)
+        family = None if span is None else msgspec.structs.replace(THINKING, reasoning=span)
+        return Recognized(family, _UNREAD.format(written=repr(unread.strip()[:_MAX_SHOWN])))
+    return Recognized(next(iter(by_signs), None))
+
+
+def _has(sign: str, chat: ChatTemplate, added: Collection[str]) -> bool:
+    return sign in chat.text or sign in added
+
+
+def _reader_of(
+    turn: Turn, by_signs: Sequence[Family], others: Iterable[Family], tokenizer: Tokenizer
+) -> Family | None:
+    """The family that reads the calls of a turn and leaves least of it as content."""
+
+    def rank(family: Family, read: ReadBack) -> tuple[int | bool, ...]:
+        by_sign = by_signs.index(family) if family in by_signs else len(by_signs)
+        calls = family.calls
+        is_form = calls is not None and is_form_of(calls, turn.text)
+        is_marked = calls is not None and (
+            not calls.begins or any(each in turn.text for each in calls.begins)
+        )
+        form = (not is_form, by_sign, not is_marked, family.reasoning is not None)
+        return not read.is_thought_read, len(read.content), *form
+
+    families = (*FAMILIES.values(), *others)
+    found = [(rank(each, read), each) for each in families if (read := read_back(each, turn, tokenizer))]
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _with_reasoning(
+    family: Family, turn: Turn, chat: ChatTemplate, added: Collection[str], tokenizer: Tokenizer
+) -> Family:
+    """``family`` with the markers of reasoning that the template has, if they are others than its own."""
+    if family.has_channels:
+        return family
+    own = family.reasoning
+    if turn.has_thought:
+        others = [msgspec.structs.replace(family, reasoning=span) for span in (own, *_SPANS)]
+        read = ((each, read_back(each, turn, tokenizer)) for each in others)
+        return next((each for each, back in read if back is not None and back.is_thought_read), family)
+    if own is not None and (_has(own.begin, chat, added) or _has(own.end, chat, added)):
+        return family
+    return msgspec.structs.replace(family, reasoning=next(_spans_in(chat, added), own))
+
+
+def _spans_in(chat: ChatTemplate, added: Collection[str]) -> Iterator[Span]:
+    return (each for each in _SPANS if _has(each.begin, chat, added) and _has(each.end, chat, added))

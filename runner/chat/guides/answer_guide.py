@@ -13,7 +13,8 @@ from runner.chat.families.family import AnswerForm, CallSyntax, Span
 from runner.chat.families.harmony import HarmonyCalls
 from runner.chat.families.markers import markers_of
 from runner.chat.families.tools import ToolUse
-from runner.chat.guides.calls import Calls, call_rules
+from runner.chat.guides.call_rules import call_rules
+from runner.chat.guides.calls import Calls
 from runner.chat.guides.channels import channel_rules
 from runner.chat.guides.rules import SPACE, Rules
 from runner.engines.protocol.messages import Guide
@@ -40,7 +41,11 @@ def answer_guide(
         return rules.guide()
     around = [marker for each in wrappers for marker in (each.begin, each.end)]
     markers = markers_of(tokenizer, (*begins, *of_calls, *of_reasoning, *around))
-    if reasoning is not None and not answer.starts_in_reasoning and reasoning.begin not in markers.ids:
+    if (
+        reasoning is not None
+        and not answer.starts_in_reasoning
+        and not markers.begins_with_token(reasoning.begin)
+    ):
         reasoning = None  # A model without this token does not reason unless its template begins it.
     if tools is None and reasoning is None:
         return then

@@ -1,4 +1,4 @@
-"""The rules of calls, for each syntax that families have."""
+"""The rules of calls, for each syntax that several families have."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from errors.requests import InvalidGuide
-from runner.chat.families.family import CallSyntax
 from runner.chat.families.glm import KeyValueCalls
 from runner.chat.families.llama4 import PythonCalls
 from runner.chat.families.qwen3_coder import FunctionCalls
@@ -14,10 +13,17 @@ from runner.chat.families.syntax.invoke_calls import IS_TEXT, InvokeCalls
 from runner.chat.families.syntax.json_calls import JsonCalls
 from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.tools import Tool, ToolUse
-from runner.chat.guides.parameters import Parameter, in_order, parameters_of, place_of, text_value
+from runner.chat.guides.parameters import (
+    Parameter,
+    in_order,
+    keywords,
+    parameters_of,
+    place_of,
+    text_value,
+)
 from runner.chat.guides.rules import SPACE, Rules, literal
 
-_KEY = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/"
+KEY = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/"
 _ANY_VALUE: dict[str, object] = {}
 _OF_OTHERS = {
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"),
@@ -35,25 +41,6 @@ class Calls:
     body: Callable[[str], str]
     """What follows a marker before calls, or an empty one: one call, or several if the syntax has a list."""
     is_list: bool = False
-
-
-def call_rules(syntax: CallSyntax, tools: ToolUse, rules: Rules) -> Calls:
-    """Raises E1105 for a syntax or a schema whose calls can't be enforced."""
-    match syntax:
-        case JsonCalls():
-            return _json_calls(syntax, tools, rules)
-        case NamedCalls():
-            return _named_calls(syntax, tools, rules)
-        case FunctionCalls():
-            return _function_calls(syntax, tools, rules)
-        case InvokeCalls():
-            return _invoke_calls(syntax, tools, rules)
-        case KeyValueCalls():
-            return _key_value_calls(syntax, tools, rules)
-        case PythonCalls():
-            return _python_calls(syntax, tools, rules)
-    reason = "the form of this model's calls can't be enforced; use tool_choice auto without strict tools"
-    raise InvalidGuide(guide_type="chat_form", reason=reason)
 
 
 def arguments(tool: Tool, tools: ToolUse, rules: Rules) -> str:
@@ -94,7 +81,7 @@ def alternatives(rules: Rules, tools: ToolUse, call: Callable[[Tool], str]) -> s
     return rules.add("call", " | ".join(names))
 
 
-def _several(call: str, between: str, tools: ToolUse) -> str:
+def several(call: str, between: str, tools: ToolUse) -> str:
     return f"{call} ({between} {call})*" if tools.is_parallel else call
 
 
@@ -104,7 +91,7 @@ def _begin(begins: Iterable[str], rules: Rules) -> str:
     return next(iter(known or begins), "")
 
 
-def _json_calls(syntax: JsonCalls, tools: ToolUse, rules: Rules) -> Calls:
+def json_calls(syntax: JsonCalls, tools: ToolUse, rules: Rules) -> Calls:
     def call(tool: Tool) -> str:
         head = f'{{"{syntax.name_key}": {literal(tool.name)}, "{syntax.arguments_key}": '
         return f'{literal(head)} {arguments(tool, tools, rules)} "}}"'
@@ -121,42 +108,41 @@ def _json_calls(syntax: JsonCalls, tools: ToolUse, rules: Rules) -> Calls:
     is_list = syntax.is_list or not syntax.end
     if is_list:
         separator = "," if syntax.is_list else syntax.separator
-        objects = _several(objects, f"{literal(separator)} {SPACE}", tools)
+        objects = several(objects, f"{literal(separator)} {SPACE}", tools)
     if syntax.is_list:
         objects = f'"[" {objects} "]"'
     return Calls("" if syntax.bare else _begin(syntax.begins, rules), body, is_list)
 
 
-def _named_calls(syntax: NamedCalls, tools: ToolUse, rules: Rules) -> Calls:
+def named_calls(syntax: NamedCalls, tools: ToolUse, rules: Rules) -> Calls:
     def call(tool: Tool) -> str:
-        before = rules.written(f"{syntax.before_name.removeprefix(syntax.begin)}{tool.name}")
+        before = rules.marker(f"{syntax.before_name.removeprefix(syntax.begin)}{tool.name}")
         number = '":" /[0-9]{1,3}/' if syntax.is_numbered else ""
-        between = rules.written(syntax.before_arguments or syntax.separator)
-        after = rules.written(f"{syntax.after_arguments}{syntax.end}")
+        between = rules.marker(syntax.before_arguments or syntax.separator)
+        after = rules.marker(f"{syntax.after_arguments}{syntax.end}")
         return f"{before} {number} {between} {arguments(tool, tools, rules)} {after}"
 
     def body(begin: str) -> str:
-        if begin != syntax.section_begin:
+        if begin == syntax.begin:
             return one
-        marked = f"{rules.marker(syntax.begin)} {one}"
-        several = _several(marked, rules.written(syntax.between), tools)
-        return f"{several} {rules.marker(syntax.section_end)}"
+        marked = several(f"{rules.marker(syntax.begin)} {one}", rules.marker(syntax.between), tools)
+        return f"{marked} {rules.marker(syntax.section_end)}"
 
     one = alternatives(rules, tools, call)
     return Calls(syntax.section_begin or syntax.begin, body, bool(syntax.section_begin))
 
 
-def _function_calls(syntax: FunctionCalls, tools: ToolUse, rules: Rules) -> Calls:
+def function_calls(syntax: FunctionCalls, tools: ToolUse, rules: Rules) -> Calls:
     def value(parameter: Parameter) -> str:
         begin = literal(f"{syntax.parameter}{parameter.name}>\n")
-        return f"{begin} {_value(parameter, rules, before, syntax.parameter_end)} {SPACE}"
+        return f"{begin} {value_of(parameter, rules, before, syntax.parameter_end)} {SPACE}"
 
     def call(tool: Tool) -> str:
         if tools.is_guided(tool):
             values = in_order(parameters_of(tool), value)
         else:
             any_value = rules.text_before(before, syntax.parameter_end)
-            values = f'({literal(syntax.parameter)} {_KEY} ">\\n" {any_value} {SPACE})*'
+            values = f'({literal(syntax.parameter)} {KEY} ">\\n" {any_value} {SPACE})*'
         return f"{literal(f'{tool.name}>')} {SPACE} {values} {literal(syntax.function_end)}"
 
     def body(begin: str) -> str:
@@ -169,29 +155,31 @@ def _function_calls(syntax: FunctionCalls, tools: ToolUse, rules: Rules) -> Call
     return Calls(syntax.begin, body)
 
 
-def _invoke_calls(syntax: InvokeCalls, tools: ToolUse, rules: Rules) -> Calls:
+def invoke_calls(syntax: InvokeCalls, tools: ToolUse, rules: Rules) -> Calls:
     def after_name(*, is_text: bool) -> str:
         return f'" {IS_TEXT}{json.dumps(is_text)}">' if syntax.tells_types else '">'
 
     def value(parameter: Parameter) -> str:
         begin = literal(f"{syntax.parameter}{parameter.name}{after_name(is_text=parameter.is_text)}")
-        return f"{begin} {_value(parameter, rules, '', syntax.parameter_end)} {SPACE}"
+        return f"{begin} {value_of(parameter, rules, '', syntax.parameter_end)} {SPACE}"
 
     def call(tool: Tool) -> str:
         if tools.is_guided(tool):
             values = in_order(parameters_of(tool), value)
         else:
-            head = f"{literal(syntax.parameter)} {_KEY} {literal(after_name(is_text=True))}"
+            head = f"{literal(syntax.parameter)} {KEY} {literal(after_name(is_text=True))}"
             values = f"({head} {rules.text_before('', syntax.parameter_end)} {SPACE})*"
-        begin, end = literal(f'{syntax.call}{tool.name}">'), literal(syntax.call_end)
+        begin, end = literal(f'{syntax.call * bool(syntax.section)}{tool.name}">'), literal(syntax.call_end)
         return f"{begin} {SPACE} {values} {end} {SPACE}"
 
-    several = _several(alternatives(rules, tools, call), "", tools)
-    body = f"{SPACE} {several} {rules.marker(syntax.end)}"
+    one = alternatives(rules, tools, call)
+    if not syntax.section:
+        return Calls(syntax.call, lambda begin: one)
+    body = f"{SPACE} {several(one, '', tools)} {rules.marker(syntax.end)}"
     return Calls(syntax.begins[0], lambda begin: body, is_list=True)
 
 
-def _key_value_calls(syntax: KeyValueCalls, tools: ToolUse, rules: Rules) -> Calls:
+def key_value_calls(syntax: KeyValueCalls, tools: ToolUse, rules: Rules) -> Calls:
     def pair(key: str, value: str) -> str:
         begin, key_end, value_begin = map(rules.marker, (syntax.key, syntax.key_end, syntax.value))
         return f"{begin} {key} {key_end} {SPACE} {value_begin} {value} {SPACE}"
@@ -200,42 +188,38 @@ def _key_value_calls(syntax: KeyValueCalls, tools: ToolUse, rules: Rules) -> Cal
         end = syntax.value_end
         if tools.is_guided(tool):
             values = in_order(
-                parameters_of(tool), lambda each: pair(literal(each.name), _value(each, rules, "", end))
+                parameters_of(tool), lambda each: pair(literal(each.name), value_of(each, rules, "", end))
             )
         else:
-            values = f"({pair(_KEY, rules.text_before('', end))})*"
-        return f"{literal(tool.name)} {SPACE} {values} {rules.marker(syntax.end)}"
+            values = f"({pair(KEY, rules.text_before('', end))})*"
+        name = f"{literal(tool.name)} {rules.marker(syntax.after_name)}"
+        return f"{name} {SPACE} {values} {rules.marker(syntax.end)}"
+
+    def body(begin: str) -> str:
+        if begin == syntax.begin:
+            return one
+        marked = several(f"{rules.marker(syntax.begin)} {one}", SPACE, tools)
+        return f"{SPACE} {marked} {SPACE} {rules.marker(syntax.section_end)}"
 
     one = alternatives(rules, tools, call)
-    return Calls(syntax.begins[0], lambda begin: one)
+    return Calls(syntax.begins[0], body, bool(syntax.section_begin))
 
 
-def _value(parameter: Parameter, rules: Rules, before_end: str, end: str) -> str:
+def value_of(parameter: Parameter, rules: Rules, before_end: str, end: str) -> str:
     if parameter.is_text:
         return text_value(rules, parameter, before_end, end)
-    return f"{rules.schema(parameter.place, parameter.schema)} {rules.written(before_end + end)}"
+    return f"{rules.schema(parameter.place, parameter.schema)} {rules.marker(before_end + end)}"
 
 
-def _python_calls(syntax: PythonCalls, tools: ToolUse, rules: Rules) -> Calls:
-    def keywords(parameters: list[Parameter], prefix: str) -> str:
-        """The parameters in order, with commas between them."""
-        after, first = "", ""
-        for index, each in reversed(list(enumerate(parameters))):
-            one = f"{literal(f'{each.name}=')} {rules.schema(each.place, each.schema)}"
-            if each.is_required:
-                first, after = f"{one} {after}", f'"," {SPACE} {one} {after}'
-            else:
-                first = f"{one} {after} | {first}" if first else f"({one})?"
-                after = f'("," {SPACE} {one})? {after}'
-            first = rules.add(f"{prefix}_first_{index}", first)
-            after = rules.add(f"{prefix}_after_{index}", after)
-        return first
+def python_calls(syntax: PythonCalls, tools: ToolUse, rules: Rules) -> Calls:
+    def value(parameter: Parameter) -> str:
+        return f"{literal(f'{parameter.name}=')} {rules.schema(parameter.place, parameter.schema)}"
 
     def call(tool: Tool) -> str:
         if tools.is_guided(tool):
-            values = keywords(parameters_of(tool), f"of_{tools.tools.index(tool)}")
+            values = keywords(rules, parameters_of(tool), f"of_{tools.tools.index(tool)}", value)
         else:
-            pair = f'{_KEY} "=" {rules.schema(place_of(tool), _ANY_VALUE)}'
+            pair = f'{KEY} "=" {rules.schema(place_of(tool), _ANY_VALUE)}'
             values = f'({pair} ("," {SPACE} {pair})*)?'
         return f'{literal(f"{tool.name}(")} {values} ")"'
 
@@ -244,9 +228,7 @@ def _python_calls(syntax: PythonCalls, tools: ToolUse, rules: Rules) -> Calls:
         return f"{SPACE} {calls} {end}"
 
     one = alternatives(rules, tools, call)
+    calls = several(one, f'"," {SPACE}' if syntax.is_list else literal("\n"), tools)
     if syntax.is_list:
-        several = _several(one, f'"," {SPACE}', tools)
-        calls = f'"[" {several} "]"'
-    else:
-        calls = _several(one, literal("\n"), tools)
+        calls = f'"[" {calls} "]"'
     return Calls("" if syntax.bare else _begin(syntax.begins, rules), body, is_list=True)

@@ -1,7 +1,6 @@
 """Rules of a grammar in llguidance's Lark, about markers, text and the client's schemas."""
 
 import json
-import re
 from collections.abc import Iterable
 
 import msgspec
@@ -32,12 +31,13 @@ class Rules:
         return name.partition("[")[0]
 
     def is_token(self, marker: str) -> bool:
-        return marker in self.markers.ids
+        return self.markers.begins_with_token(marker)
 
-    def marker(self, marker: str) -> str:
-        """An expression for a marker, or for an empty text."""
-        id_ = self.markers.ids.get(marker)
-        return f"<[{id_}]>" if id_ is not None else literal(marker) if marker else ""
+    def marker(self, text: str) -> str:
+        """An expression for a marker, for a text with markers in it, or for an empty text."""
+        ids = self.markers.ids
+        found = self.markers.split(text)
+        return " ".join(f"<[{ids[each]}]>" if each in ids else literal(each) for each in found)
 
     def text(self, name: str = "TEXT", *, bare: str = "", end: str = "") -> str:
         """Text without hidden markers, that does not begin with a character of ``bare``, up to ``end``."""
@@ -65,11 +65,6 @@ class Rules:
         lazy = before_end if self.is_token(end) else f"{before_end}{end}"
         value = self.add(f"value_{self._num_texts}[lazy]", self.add(name, f"({free}) {literal(lazy)}"))
         return f"{value} {self.marker(end)}" if self.is_token(end) else value
-
-    def written(self, text: str) -> str:
-        """An expression for a text with markers in it."""
-        found = re.split(f"({'|'.join(map(re.escape, self.markers.ids)) or '(?!)'})", text)
-        return " ".join(self.marker(each) for each in found if each)
 
     def part(self, place: str, guide: Guide) -> str:
         """Raises E1105 for a guide that is too long, alone or together with the others."""

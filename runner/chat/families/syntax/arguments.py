@@ -152,6 +152,13 @@ class ArgumentsWriter:
             self._write_key()
             self._write_value(text)
 
+    def value(self, key: str, json_: str) -> None:
+        """A whole argument, whose value is JSON already."""
+        self._end_wrapped()
+        self._key, self.is_string = key, False
+        self._write_key()
+        self._emit(json_)
+
     def close(self) -> None:
         """All arguments are there."""
         if self._wrapped is not None:

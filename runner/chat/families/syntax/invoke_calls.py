@@ -8,15 +8,20 @@ from runner.chat.families.tools import ToolUse
 
 IS_TEXT = 'string="'
 _AFTER_NAME = '"'
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
 class InvokeCalls(msgspec.Struct, frozen=True):
     section: str
-    """The name of the marker around all calls."""
+    """The name of the marker around all calls; empty: there is none."""
     prefix: str = ""
     """What the names of the tags for calls and parameters begin with."""
     tells_types: bool = False
     """Whether a parameter's tag tells if its value is text or JSON. Otherwise the tool's schema does."""
+    call_tag: str = "invoke"
+    parameter_tag: str = "parameter"
+    has_cdata: bool = False
+    """Whether values may stand in XML's CDATA."""
     bare: str = ""
 
     section_variants: tuple[str, ...] = ()
@@ -25,35 +30,35 @@ class InvokeCalls(msgspec.Struct, frozen=True):
     @property
     def begins(self) -> tuple[str, ...]:
         """A call may also stand without the marker around all calls, if its tags can't be anything else."""
-        return (*self.sections, self.call) if self.prefix else self.sections
+        return self.sections if self.section and not self.prefix else (*self.sections, self.call)
 
     @property
     def sections(self) -> tuple[str, ...]:
-        return tuple(f"<{section}>" for section in (self.section, *self.section_variants))
+        return tuple(f"<{section}>" for section in (self.section, *self.section_variants) if section)
 
     @property
     def end(self) -> str:
-        return f"</{self.section}>"
+        return f"</{self.section}>" if self.section else ""
 
     @property
     def call(self) -> str:
-        return f'<{self.prefix}invoke name="'
+        return f'<{self.prefix}{self.call_tag} name="'
 
     @property
     def call_end(self) -> str:
-        return f"</{self.prefix}invoke>"
+        return f"</{self.prefix}{self.call_tag}>"
 
     @property
     def parameter(self) -> str:
-        return f'<{self.prefix}parameter name="'
+        return f'<{self.prefix}{self.parameter_tag} name="'
 
     @property
     def parameter_end(self) -> str:
-        return f"</{self.prefix}parameter>"
+        return f"</{self.prefix}{self.parameter_tag}>"
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return (f"<{self.section}>", self.end)
+        return (*self.sections[:1], self.end)
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         is_whole, num_calls = True, 0
@@ -92,6 +97,10 @@ class InvokeCalls(msgspec.Struct, frozen=True):
                 return False
             writer.begin(key, is_text=is_text)
             reader.copied = writer.copied
+            if self.has_cdata and (yield from reader.marker(_CDATA)):
+                if not (yield from reader.up_to(_CDATA_END, writer.text)):
+                    return False
+                writer.text = lambda _: None
             if not (yield from reader.up_to(self.parameter_end, writer.text, others)):
                 return False
             writer.end()
@@ -129,7 +138,7 @@ class InvokeCalls(msgspec.Struct, frozen=True):
     @property
     def _shortened_end(self) -> str:
         """The end of a call as models write it at times."""
-        return self.call_end.removesuffix("oke>")
+        return self.call_end.removesuffix("oke>").removesuffix(">")
 
 
 def _name(reader: Reader) -> Reading[str]:

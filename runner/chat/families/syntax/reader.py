@@ -137,7 +137,8 @@ class Reader:
 
     def is_cut_off(self, *markers: str) -> bool:
         """Tell, where none of ``markers`` was read, whether the answer ends before one could come."""
-        return self.is_ended and not self.text.startswith(tuple(map(self.markers.written, markers)), self.at)
+        written = tuple(self.markers.written(marker) for marker in markers if marker)
+        return self.is_ended and not self.text.startswith(written, self.at)
 
     def name(self) -> Reading[str]:
         """Read the name of a function. Raises NotACall without one, or if it is too long or cut off."""
@@ -171,7 +172,7 @@ class Reader:
                 self.copied = None
                 return self.take(match.end())
             if self.is_ended:
-                if (rest := self.take(len(self.text))) and keeps_rest:
+                if (rest := self.markers.plain(self.take(len(self.text)))) and keeps_rest:
                     emit(rest)
                 return ""
             if end == len(self.text) and self._tried is None:
@@ -241,7 +242,9 @@ class Reader:
         scanned = self.at
         while True:
             scanned, found = scan.scan(self.text, scanned)
-            emit(self.take(len(self.text) if found is None and self.is_ended else scanned))
+            emit(
+                self.markers.plain(self.take(len(self.text) if found is None and self.is_ended else scanned))
+            )
             if found is None:
                 if self.is_ended:
                     return None

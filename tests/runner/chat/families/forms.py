@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from runner.chat.families.family import Family
@@ -21,6 +22,8 @@ class Form:
     """Whether the arguments' own text is kept."""
     has_types: bool = True
     """Whether arguments have types without a schema."""
+    has_nested_types: bool = True
+    """Whether values in lists and objects have types without a schema."""
     has_reasoning: bool = field(init=False)
 
     @property
@@ -64,6 +67,23 @@ _command = writing.json_calls(
     *_COMMAND_TOKENS[:2], is_list=True, name="tool_name", arguments="parameters", family="command-r"
 )
 
+_SOLAR_TOKENS = (
+    *("<|think|>", "<|end|>", "<|begin|>", "<|content|>", "<|tool_calls|>", "<|calls|>"),
+    *("<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>"),
+)
+
+
+def _untyped(name: str, writes: Callable[[str], Write], added: tuple[str, ...] = ()) -> Form:
+    """A form whose schemas tell types."""
+    return Form(FAMILIES[name], writes(name), (), added, keeps_text=False, has_types=False)
+
+
+def _elements(*added: str) -> Form:
+    family = FAMILIES["minimax-m3"]
+    return Form(
+        family, writing.elements, (), added, keeps_text=False, has_types=False, has_nested_types=False
+    )
+
 
 def _forms() -> dict[str, Form]:
     family = FAMILIES
@@ -71,16 +91,24 @@ def _forms() -> dict[str, Form]:
         "hermes": Form(family["hermes"], _hermes, ("<|im_end|>",), _HERMES_TOKENS),
         "hermes, markers as text": Form(family["hermes"], _hermes),
         "qwen3-coder": Form(
-            family["qwen3-coder"], writing.qwen3_coder, (), _HERMES_TOKENS, keeps_text=False, has_types=False
+            family["qwen3-coder"],
+            writing.functions("qwen3-coder"),
+            (),
+            _HERMES_TOKENS,
+            keeps_text=False,
+            has_types=False,
         ),
         "qwen3-coder, markers as text": Form(
-            family["qwen3-coder"], writing.qwen3_coder, keeps_text=False, has_types=False
+            family["qwen3-coder"], writing.functions("qwen3-coder"), keeps_text=False, has_types=False
         ),
         "llama3": Form(
             family["llama3"], writing.llama3, ("<|python_tag|>", "<|eot_id|>"), has_content_with_calls=False
         ),
         "llama4": Form(
-            family["llama4"], writing.llama4, ("<|python_start|>", "<|python_end|>"), keeps_text=False
+            family["llama4"],
+            writing.python("llama4"),
+            ("<|python_start|>", "<|python_end|>"),
+            keeps_text=False,
         ),
         "mistral-list": Form(
             family["mistral-list"],
@@ -110,20 +138,22 @@ def _forms() -> dict[str, Form]:
         ),
         "deepseek-v3.2": Form(
             family["deepseek-v3.2"],
-            lambda writer, wanted: writing.dsml(writer, wanted, section="function_calls"),
+            writing.invokes("deepseek-v3.2"),
             (),
             _THINK,
             keeps_text=False,
         ),
         "deepseek-v4": Form(
             family["deepseek-v4"],
-            lambda writer, wanted: writing.dsml(writer, wanted, section="tool_calls"),
+            writing.invokes("deepseek-v4"),
             (),
             _THINK,
             keeps_text=False,
         ),
         "kimi-k2": Form(family["kimi-k2"], writing.kimi, _KIMI_TOKENS, _THINK),
-        "glm": Form(family["glm"], writing.glm, (), _GLM_TOKENS, keeps_text=False, has_types=False),
+        "glm": Form(
+            family["glm"], writing.key_values("glm"), (), _GLM_TOKENS, keeps_text=False, has_types=False
+        ),
         "gpt-oss": Form(family["gpt-oss"], writing.gpt_oss, _HARMONY_TOKENS),
         "granite": Form(
             family["granite"],
@@ -151,6 +181,65 @@ def _forms() -> dict[str, Form]:
                 arguments="parameters",
                 family="command-r-2024",
             ),
+        ),
+        "deepseek-v4.1": Form(
+            family["deepseek-v4.1"], writing.invokes("deepseek-v4.1"), (), _THINK, keeps_text=False
+        ),
+        "minimax-m2": _untyped(
+            "minimax-m2", writing.invokes, ("<minimax:tool_call>", "</minimax:tool_call>")
+        ),
+        "minicpm-5": _untyped("minicpm-5", writing.invokes, _THINK),
+        "seed-oss": _untyped("seed-oss", writing.functions, ("<seed:tool_call>", "</seed:tool_call>")),
+        "hunyuan-3": _untyped("hunyuan-3", writing.key_values, ("<tool_call:opensource>",)),
+        "hunyuan-3, markers as text": _untyped("hunyuan-3", writing.key_values),
+        "k2-horizon": Form(family["k2-horizon"], writing.key_values("k2-horizon"), keeps_text=False),
+        "minimax-m3": _elements("]<]minimax[>["),
+        "minimax-m3, markers as text": _elements(),
+        "lfm2": Form(
+            family["lfm2"],
+            writing.python("lfm2"),
+            ("<|tool_call_start|>", "<|tool_call_end|>"),
+            _THINK,
+            keeps_text=False,
+        ),
+        "olmo3": Form(family["olmo3"], writing.python("olmo3"), keeps_text=False),
+        "gemma-4": Form(
+            family["gemma-4"],
+            writing.braces("gemma-4"),
+            ("<|tool_call>", "<tool_call|>", '<|"|>'),
+            keeps_text=False,
+        ),
+        "functiongemma": Form(
+            family["functiongemma"],
+            writing.braces("functiongemma"),
+            ("<escape>",),
+            keeps_text=False,
+            has_types=False,
+        ),
+        "kimi-k3": Form(
+            family["kimi-k3"], writing.kimi_k3, ("<|open|>", "<|close|>", "<|sep|>"), keeps_text=False
+        ),
+        "apertus": Form(
+            family["apertus"],
+            writing.apertus,
+            ("<|tools_prefix|>", "<|tools_suffix|>", "<|inner_prefix|>", "<|inner_suffix|>"),
+        ),
+        "solar": Form(family["solar"], writing.solar, _SOLAR_TOKENS),
+        "functionary": Form(family["functionary"], writing.functionary),
+        "intern": Form(
+            family["intern"],
+            writing.json_calls(
+                "<|action_start|><|plugin|>",
+                "<|action_end|>",
+                is_list=False,
+                arguments="parameters",
+                family="intern",
+            ),
+            ("<|action_start|>", "<|plugin|>", "<|action_end|>"),
+        ),
+        "apriel": Form(
+            family["apriel"],
+            writing.json_calls("<tool_calls>", "</tool_calls>", is_list=True, family="apriel"),
         ),
         "generic": Form(
             family["generic"],

@@ -27,6 +27,8 @@ def random_wanted(form: Form, rng: random.Random) -> Wanted:
         arguments: dict[str, Any] = {}
         if rng.random() < 0.9:
             for key in rng.sample(("text", "number", "flag", "items", "any", "other"), rng.randint(0, 4)):
+                if key == "items" and not form.has_nested_types:
+                    continue
                 arguments[key] = _random_value(key, rng, tokens)
         calls.append((rng.choice(("get_weather", "f", "unknown.tool")), arguments))
     has_content = not calls or (form.has_content_with_calls and rng.random() < 0.5)

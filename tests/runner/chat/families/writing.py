@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from runner.chat.families.family import Family
+from runner.chat.families.gemma import BraceCalls
+from runner.chat.families.glm import KeyValueCalls
+from runner.chat.families.llama4 import PythonCalls
+from runner.chat.families.qwen3_coder import FunctionCalls
 from runner.chat.families.recognition import FAMILIES
+from runner.chat.families.syntax.invoke_calls import InvokeCalls
 from tests.runner.chat.families.answers import Writer
 
 
@@ -41,9 +47,12 @@ def json_calls(begin: str, end: str, *, is_list: bool, **keys: str) -> Write:
             for name, arguments in wanted.calls
         ]
         if is_list and objects:
-            writer.marker(begin).text("[" + ",\n ".join(objects) + "]").marker(end)
+            in_markers(writer, begin)
+            writer.text("[" + ",\n ".join(objects) + "]").marker(end)
         for number, text in enumerate(() if is_list else objects):
-            writer.text("\n" if number else "").marker(begin).text(f"\n{text}\n").marker(end)
+            writer.text("\n" if number else "")
+            in_markers(writer, begin)
+            writer.text(f"\n{text}\n").marker(end)
 
     return write
 
@@ -109,49 +118,202 @@ def raw(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def qwen3_coder(writer: Writer, wanted: Wanted) -> None:
-    _before(writer, wanted, FAMILIES["qwen3-coder"])
-    for name, arguments in wanted.calls:
-        writer.text("\n").marker("<tool_call>").text(f"\n<function={name}>\n")
-        for key, value in arguments.items():
-            writer.text(f"<parameter={key}>\n{raw(value)}\n</parameter>\n")
-        writer.text("</function>\n").marker("</tool_call>")
+def in_markers(writer: Writer, text: str) -> None:
+    """Write ``text``, which is markers and no text of a client."""
+    tokens = [token.content for token in writer.tokenizer.get_added_tokens_decoder().values()]
+    for part in re.split(f"({'|'.join(map(re.escape, tokens)) or '(?!)'})", text):
+        writer.marker(part)
 
 
-def dsml(writer: Writer, wanted: Wanted, *, section: str) -> None:
-    _before(writer, wanted, FAMILIES["deepseek-v3.2"])
-    if wanted.calls:
-        writer.text(f"\n\n<｜DSML｜{section}>\n")
-    for name, arguments in wanted.calls:
-        writer.text(f'<｜DSML｜invoke name="{name}">\n')
-        for key, value in arguments.items():
-            is_text = "true" if isinstance(value, str) else "false"
-            writer.text(
-                f'<｜DSML｜parameter name="{key}" string="{is_text}">{raw(value)}</｜DSML｜parameter>\n'
-            )
-        writer.text("</｜DSML｜invoke>\n")
-    if wanted.calls:
-        writer.text(f"</｜DSML｜{section}>")
+def functions(name: str, around_value: str = "\n") -> Write:
+    family = FAMILIES[name]
+    calls = family.calls
+    assert isinstance(calls, FunctionCalls)
+
+    def write(writer: Writer, wanted: Wanted) -> None:
+        _before(writer, wanted, family)
+        for called, arguments in wanted.calls:
+            writer.text("\n").marker(calls.begin).text(f"\n<function={called}>\n")
+            for key, value in arguments.items():
+                writer.text(f"<parameter={key}>{around_value}{raw(value)}{around_value}</parameter>\n")
+            writer.text("</function>\n").marker(calls.end)
+
+    return write
 
 
-def glm(writer: Writer, wanted: Wanted) -> None:
-    _before(writer, wanted, FAMILIES["glm"])
-    for name, arguments in wanted.calls:
-        writer.marker("<tool_call>").text(name + ("\n" if arguments else ""))
-        for key, value in arguments.items():
-            writer.marker("<arg_key>").text(key).marker("</arg_key>").text("\n")
-            writer.marker("<arg_value>").text(raw(value)).marker("</arg_value>").text("\n")
-        writer.marker("</tool_call>").text("\n")
+def invokes(name: str) -> Write:
+    family = FAMILIES[name]
+    calls = family.calls
+    assert isinstance(calls, InvokeCalls)
+
+    def write(writer: Writer, wanted: Wanted) -> None:
+        _before(writer, wanted, family)
+        if wanted.calls and calls.section:
+            writer.text("\n\n").marker(f"<{calls.section}>").text("\n")
+        for called, arguments in wanted.calls:
+            writer.text(f'{calls.call}{called}">\n')
+            for key, value in arguments.items():
+                is_text = f' string="{"true" if isinstance(value, str) else "false"}"' * calls.tells_types
+                writer.text(f'{calls.parameter}{key}"{is_text}>{raw(value)}{calls.parameter_end}\n')
+            writer.text(f"{calls.call_end}\n")
+        if wanted.calls:
+            writer.marker(calls.end)
+
+    return write
 
 
-def llama4(writer: Writer, wanted: Wanted) -> None:
-    _before(writer, wanted, FAMILIES["llama4"])
-    if wanted.calls:
-        calls = [
-            f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
-            for name, arguments in wanted.calls
+def key_values(name: str) -> Write:
+    family = FAMILIES[name]
+    calls = family.calls
+    assert isinstance(calls, KeyValueCalls)
+
+    def write(writer: Writer, wanted: Wanted) -> None:
+        _before(writer, wanted, family)
+        if wanted.calls:
+            writer.marker(calls.section_begin)
+        for called, arguments in wanted.calls:
+            writer.marker(calls.begin).text(called).marker(calls.after_name).text("\n" if arguments else "")
+            for key, value in arguments.items():
+                writer.marker(calls.key).text(key).marker(calls.key_end).text("\n")
+                if calls.type_begin:
+                    writer.marker(calls.type_begin).text(_type(value)).marker(calls.type_end)
+                writer.marker(calls.value).text(raw(value)).marker(calls.value_end).text("\n")
+            writer.marker(calls.end).text("\n")
+        if wanted.calls:
+            writer.marker(calls.section_end)
+
+    return write
+
+
+def python(name: str) -> Write:
+    family = FAMILIES[name]
+    calls = family.calls
+    assert isinstance(calls, PythonCalls)
+
+    def write(writer: Writer, wanted: Wanted) -> None:
+        _before(writer, wanted, family)
+        written = [
+            f"{called}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+            for called, arguments in wanted.calls
         ]
-        writer.marker("<|python_start|>").text(f"[{', '.join(calls)}]").marker("<|python_end|>")
+        if written:
+            text = f"[{', '.join(written)}]" if calls.is_list else "\n".join(written)
+            writer.marker("".join(calls.begins)).text(text).marker(calls.end)
+
+    return write
+
+
+def braces(name: str) -> Write:
+    family = FAMILIES[name]
+    calls = family.calls
+    assert isinstance(calls, BraceCalls)
+
+    def value(writer: Writer, given: Any, *, is_first: bool = True) -> None:
+        if isinstance(given, str) or (is_first and not calls.tells_types):
+            writer.marker(calls.quote).text(raw(given)).marker(calls.quote)
+        elif isinstance(given, list):
+            writer.text("[")
+            for number, each in enumerate(given):
+                writer.text("," * bool(number))
+                value(writer, each, is_first=False)
+            writer.text("]")
+        elif isinstance(given, dict):
+            members(writer, given, is_first=False)
+        else:
+            writer.text(json.dumps(given))
+
+    def members(writer: Writer, given: dict[str, Any], *, is_first: bool = True) -> None:
+        writer.text("{")
+        for number, (key, each) in enumerate(given.items()):
+            writer.text(f"{',' * bool(number)}{key}:")
+            value(writer, each, is_first=is_first)
+        writer.text("}")
+
+    def write(writer: Writer, wanted: Wanted) -> None:
+        _before(writer, wanted, family)
+        for called, arguments in wanted.calls:
+            writer.marker(calls.begin).text(f"call:{called}")
+            members(writer, arguments)
+            writer.marker(calls.end)
+
+    return write
+
+
+def elements(writer: Writer, wanted: Wanted) -> None:
+    mark = "]<]minimax[>["
+
+    def element(name: str, value: Any) -> None:
+        writer.marker(mark).text(f"<{name}>")
+        members = [("item", each) for each in value] if isinstance(value, list) else value
+        if isinstance(members, list | dict):
+            for key, each in members.items() if isinstance(members, dict) else members:
+                element(key, each)
+        else:
+            writer.text(raw(value))
+        writer.marker(mark).text(f"</{name}>")
+
+    _before(writer, wanted, FAMILIES["minimax-m3"])
+    if wanted.calls:
+        writer.marker(mark).text("<tool_call>\n")
+    for called, arguments in wanted.calls:
+        writer.marker(mark).text(f'<invoke name="{called}">')
+        for key, value in arguments.items():
+            element(key, value)
+        writer.marker(mark).text("</invoke>\n")
+    if wanted.calls:
+        writer.marker(mark).text("</tool_call>")
+
+
+def kimi_k3(writer: Writer, wanted: Wanted) -> None:
+    for name, text in (("think", wanted.reasoning), ("response", wanted.content)):
+        if text:
+            in_markers(writer, f"<|open|>{name}<|sep|>")
+            writer.text(text)
+            in_markers(writer, f"<|close|>{name}<|sep|>")
+    if wanted.calls:
+        in_markers(writer, "<|open|>tools<|sep|>")
+    for number, (called, arguments) in enumerate(wanted.calls):
+        in_markers(writer, f'<|open|>call tool="{called}" index="{number}"<|sep|>')
+        for key, value in arguments.items():
+            in_markers(writer, f'<|open|>argument key="{key}" type="{_type(value)}"<|sep|>')
+            writer.text(raw(value))
+            in_markers(writer, "<|close|>argument<|sep|>")
+        in_markers(writer, "<|close|>call<|sep|>")
+    in_markers(writer, "<|close|>tools<|sep|>" * bool(wanted.calls) + "<|close|>message<|sep|>")
+
+
+def apertus(writer: Writer, wanted: Wanted) -> None:
+    _before(writer, wanted, FAMILIES["apertus"])
+    if wanted.calls:
+        objects = [f"{{{json.dumps(called)}: {dumps(arguments)}}}" for called, arguments in wanted.calls]
+        writer.marker("<|tools_prefix|>").text(f"[{', '.join(objects)}]").marker("<|tools_suffix|>")
+
+
+def functionary(writer: Writer, wanted: Wanted) -> None:
+    parts = [("all", wanted.content)] if wanted.content else []
+    parts += [(called, dumps(arguments)) for called, arguments in wanted.calls]
+    for number, (name, text) in enumerate(parts):
+        writer.marker(">>>" * bool(number)).text(f"{name}\n{text}")
+
+
+def solar(writer: Writer, wanted: Wanted) -> None:
+    begun = ""
+    for begin, text in (("<|think|>", wanted.reasoning), ("<|content|>", wanted.content)):
+        if text:
+            in_markers(writer, begun + begin)
+            writer.text(text).marker("<|end|>")
+            begun = "<|begin|>assistant"
+    if wanted.calls:
+        in_markers(writer, f"{begun}<|tool_calls|>")
+    for called, arguments in wanted.calls:
+        in_markers(writer, f"<|tool_call:begin|>a1<|tool_call:name|>{called}<|tool_call:args|>")
+        writer.text(dumps(arguments)).marker("<|tool_call:end|>")
+    if wanted.calls:
+        writer.marker("<|calls|>")
+
+
+def _type(value: Any) -> str:
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "number"
 
 
 def gpt_oss(writer: Writer, wanted: Wanted) -> None:

@@ -52,7 +52,8 @@ SCHEMAS = {
 HERMES = {"special": "hermes, special", "added": "hermes", "text": "hermes, markers as text"}
 """By what its markers are in the tokenizer."""
 CLOSING = ('"}]', "</think>", ";", "\n</parameter>\n", "</function>")
-NAMES = sorted({*FORMS, *HERMES.values()})
+NOT_ENFORCED = "functionary"
+NAMES = sorted({*FORMS, *HERMES.values()} - {NOT_ENFORCED, "minimax-m3, markers as text"})
 
 
 def form_of(name: str) -> Form:
@@ -157,6 +158,11 @@ def test_required_calls_are_made_and_fit_their_schemas(name: str) -> None:
             num_calls.add(len(answer.calls))
     assert 1 in num_calls
     assert family.has_channels or max(num_calls) > 1
+
+
+def test_calls_that_cannot_be_enforced_are_refused() -> None:
+    with pytest.raises(InvalidGuide, match="can't be enforced; use tool_choice auto"):
+        guided(NOT_ENFORCED, ToolUse(TOOLS, "required"))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,41 @@
+"""Functionary: each part of an answer begins with a name, that of a tool or ``all``."""
+
+import string
+
+from runner.chat.families.family import Family
+from runner.chat.families.syntax.arguments import read_arguments, read_end
+from runner.chat.families.syntax.named_calls import NamedCalls
+from runner.chat.families.syntax.reader import NotACall, Reader, Reading
+from runner.chat.families.tools import ToolUse
+
+_TO_USER = "all"
+
+
+class RecipientCalls:
+    """``NAME``, a line break and arguments. The prompt ends with the marker before the first name."""
+
+    begins = (">>>",)
+    bare = string.ascii_letters + "_"
+    markers = begins
+
+    def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
+        while True:
+            name = yield from reader.name()
+            if not (yield from reader.marker("\n")):
+                raise NotACall
+            if name == _TO_USER:
+                reader.begin_trying()  # The name is no part of the text that follows.
+                raise NotACall
+            if (yield from reader.space()) != "{":
+                raise NotACall
+            reader.start_call(name)
+            is_whole = yield from read_arguments(reader)
+            yield from read_end(reader, "", is_whole=is_whole)
+            if not (yield from reader.marker(*self.begins)):
+                return
+            reader.begin_trying(*self.begins)
+
+
+FUNCTIONARY = Family("functionary", RecipientCalls())
+"""Functionary 3.2."""
+FUNCTIONARY_31 = Family("functionary-3.1", NamedCalls("<function=", ">", "</function>"))
