@@ -58,7 +58,7 @@ def _checked(message: object, place: str) -> Message:
     if not _ROLE.fullmatch(message["role"]):
         expected = "a name of letters, digits and _.-"
         raise InvalidInput(name=f"{place}.role", expected=expected, value=message["role"])
-    given = {key: value for key, value in message.items() if value is not None}
+    given = _sent(message)
     # NOTE: what an assistant answered may be nothing: a client sends it back as it came.
     if message["role"] != "assistant" and "content" not in given:
         raise InvalidInput(name=f"{place}.content", expected="a text", value=None)
@@ -174,7 +174,11 @@ def _tool_call(call: object, place: str) -> Message:
         raise InvalidInput(name=name, expected="nested less deeply", value=function["arguments"]) from exc
     if not isinstance(function.get("name"), str):
         raise InvalidInput(name=f"{place}.function.name", expected="a text", value=function.get("name"))
-    return {**call, "function": {**function, "arguments": arguments}}
+    return {**_sent(call), "function": {**_sent(function), "arguments": arguments}}
+
+
+def _sent(fields: Message) -> Message:
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _arguments(given: Any) -> dict[str, Any] | str:

@@ -151,7 +151,7 @@ class _Messages:
         self.all: list[dict[str, Any]] = []
 
     def add(self, item: Object, place: str) -> None:
-        kind = item.get("type", "message")
+        kind = "message" if item.get("type") is None else item["type"]
         if not isinstance(kind, str) or kind not in bodies.ITEMS:
             raise InvalidInput(name=f"{place}.type", expected=" or ".join(bodies.ITEMS), value=kind)
         match convert(item, bodies.ITEMS[kind], place):

@@ -79,6 +79,11 @@ def test_a_conversation_of_messages_is_that_of_a_chat() -> None:
     assert "weather" in str(order.tool_choice)
 
 
+def test_an_item_whose_type_is_null_is_a_message() -> None:
+    items = [{"type": None, "role": "user", "content": "Warm?", "id": None}]
+    assert order_of_response(convert({"input": items}, ResponsesBody)).messages == [CHAT[1]]
+
+
 def test_a_conversation_of_items_is_that_of_a_chat() -> None:
     body = {
         "instructions": "Be short.",

@@ -38,6 +38,19 @@ def test_content_reasoning_and_calls_are_without_the_name_that_gpt_oss_refuses_b
     assert both["reasoning_content"] == "A city."
 
 
+def test_null_counts_as_not_sent_in_messages_and_calls() -> None:
+    sent = {"function": {"name": "look", "arguments": {}}}
+    nulls = {
+        "id": None,
+        "type": None,
+        "index": None,
+        "function": {**sent["function"], "arguments": None, "x": None},
+    }
+    message = assistant(name=None, content=None, refusal=None, audio=None, tool_calls=[nulls])
+    assert message == assistant(tool_calls=[sent])
+    assert message["tool_calls"] == [sent]
+
+
 def test_a_result_has_the_name_of_its_call() -> None:
     result = {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "5"}]}
     named = {**result, "name": "mine"}
