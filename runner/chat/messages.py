@@ -81,13 +81,13 @@ def _checked(message: object, place: str) -> Message:
 
 def _check_roles(messages: list[Message], knows_role: Callable[[str], bool]) -> None:
     """Raise E1005 for a role that is neither OpenAI's nor known to the template."""
-    known = {role: knows_role(role) for role in {each["role"] for each in messages} - {*_ROLES}}
     for index, message in enumerate(messages):
         role = message["role"]
-        if role == "developer" and not knows_role(role):
-            message["role"] = "system"
-        elif not known.get(role, True):
+        if (role in _ROLES and role != "developer") or knows_role(role):
+            continue
+        if role != "developer":
             raise InvalidInput(name=f"messages[{index}].role", expected=_expected_role(role), value=role)
+        message["role"] = "system"
 
 
 def _expected_role(role: str) -> str:

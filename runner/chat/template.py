@@ -98,7 +98,7 @@ class ChatTemplate:
     @cached_property
     def _renderer(self) -> ChatRenderer:
         compile_ = Compile(
-            dict(self._sources),
+            {name: text for name, text in self._sources.items() if name in (_DEFAULT, _WITH_TOOLS)},
             self._place,
             dict(self._special_tokens),
             self._control_tokens,

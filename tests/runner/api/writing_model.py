@@ -39,13 +39,15 @@ TOKENIZER = make_tokenizer()
 class WritingModel:
     """Writes ``text``, ``step_tokens`` at once."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, template_source: str = CHAT_TEMPLATE, **environment: str
+    ) -> None:
         self.text, self.step_tokens = CALLS, 1
         self.reason: FinishReason = "end"
         self.before_first: Callable[[], Awaitable[None]] | None = None
         """Awaited before the first token."""
         tokenizing = Tokenizing(TOKENIZER, max_bytes=1 << 16, max_tokens=4095)
-        template = ChatTemplate({"default": CHAT_TEMPLATE}, {})
+        template = ChatTemplate({"default": template_source}, {})
         self.facts = ModelFacts(tokenizing, (END_ID,), END_ID, 4096, 4095, template, HERMES)
         served = Served(
             self.facts, load_settings({"ENGINE_DIR": ".", **environment}), "transformers", ("model",)
