@@ -171,12 +171,10 @@ def _place_of_result(messages: list[Message], id_: object) -> int:
 
 
 def _with_calls_as_text(messages: list[Message]) -> list[Message]:
-    """Calls are JSON in the assistant's text, and their results are the user's: for models without tools."""
+    """Calls are JSON in the assistant's text: for models without tools."""
     made = []
     for message in messages:
-        if message["role"] == "tool":
-            message = {"role": "user", "content": message["content"]}
-        elif "tool_calls" in message:
+        if "tool_calls" in message:
             functions = [each["function"] for each in message["tool_calls"]]
             calls = [{"name": each["name"], "arguments": each["arguments"]} for each in functions]
             texts = [message.get("content"), *(json.dumps(each, ensure_ascii=False) for each in calls)]
@@ -186,13 +184,19 @@ def _with_calls_as_text(messages: list[Message]) -> list[Message]:
     return made
 
 
+def _with_results_of_user(messages: list[Message]) -> list[Message]:
+    return [
+        {"role": "user", "content": each["content"]} if each["role"] == "tool" else each for each in messages
+    ]
+
+
 def _with_blank_answers(messages: list[Message]) -> list[Message]:
     """An answer that is empty, or reasoning only, is a space."""
     return [{**each, "content": " "} if each.get("content") == "" else each for each in messages]
 
 
 _STEPS: tuple[tuple[Steps, ...], ...] = (
-    ((), (_with_calls_as_text,)),
+    ((), (_with_calls_as_text,), (_with_calls_as_text, _with_results_of_user)),
     ((), (_with_system_in_front,), (_without_system,)),
     ((), (combined,), (combined, _with_text_in_results)),
     ((), (_with_single_calls,)),

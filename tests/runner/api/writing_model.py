@@ -39,9 +39,7 @@ TOKENIZER = make_tokenizer()
 class WritingModel:
     """Writes ``text``, ``step_tokens`` at once."""
 
-    def __init__(
-        self, folder: Path, template_source: str = CHAT_TEMPLATE, **environment: str
-    ) -> None:
+    def __init__(self, folder: Path, template_source: str = CHAT_TEMPLATE, **environment: str) -> None:
         self.text, self.step_tokens = CALLS, 1
         self.reason: FinishReason = "end"
         self.before_first: Callable[[], Awaitable[None]] | None = None

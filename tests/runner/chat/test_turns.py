@@ -118,7 +118,7 @@ def test_a_developer_stays_one_where_the_template_has_the_role() -> None:
 def test_calls_are_text_for_a_template_that_writes_none() -> None:
     prompt = rendered(program_of(ANY_ROLE), shaped("uct"))
     call = '{"name": "look", "arguments": {"city": "This was called as number 01."}}'
-    assert prompt == f"[user]This was said as number 00.[assistant]{call}[user]This was said as number 02."
+    assert prompt == f"[user]This was said as number 00.[assistant]{call}[tool]This was said as number 02."
 
 
 @pytest.mark.parametrize(
