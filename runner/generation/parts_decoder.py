@@ -22,13 +22,8 @@ class PartsDecoder:
     def __init__(
         self, form: AnswerForm, tokenizer: Tokenizer, detokenizer: Detokenizer, stops: SpecialStops
     ) -> None:
-<<<<<<< HEAD
-        self._reader = (HarmonyAnswer if form.family.has_channels else MarkedAnswer)(form, tokenizer)
-        self._characters = stops.characters | self._reader.markers.characters
-=======
         self._reader = answer_reader(form, tokenizer)
-        self._characters = self._reader.markers.characters
->>>>>>> 57c70378 (families: 24 more families, recognized by what the chat template writes)
+        self._characters = stops.characters | self._reader.markers.characters
         self._has_no_marker = frozenset(self._characters).isdisjoint
         self._detokenizer = detokenizer
         self._special = stops

@@ -7,12 +7,8 @@ from typing import Any
 from errors.requests import InvalidGuide
 from runner.chat.families.syntax.schema_types import is_text_by
 from runner.chat.families.tools import Tool
-<<<<<<< HEAD
-from runner.chat.guides.rules import Rules, literal
-from runner.engines.guides.schemas import keywords_with_effect
-=======
 from runner.chat.guides.rules import SPACE, Rules, literal
->>>>>>> 57c70378 (families: 24 more families, recognized by what the chat template writes)
+from runner.engines.guides.schemas import keywords_with_effect
 
 _SHARED = ("$defs", "definitions")
 _OF_OBJECTS = {"type", "properties", "required", "additionalProperties", "propertyNames"}
@@ -82,11 +78,6 @@ def in_order(parameters: list[Parameter], write: Callable[[Parameter], str]) -> 
     return " ".join(write(each) if each.is_required else f"({write(each)})?" for each in parameters)
 
 
-<<<<<<< HEAD
-def _check(schema: dict[str, Any], type_name: str, known: set[str], place: str) -> None:
-    for key in keywords_with_effect(schema, type_name):
-        if key not in known:
-=======
 def keywords(
     rules: Rules, parameters: list[Parameter], prefix: str, write: Callable[[Parameter], str]
 ) -> str:
@@ -104,10 +95,9 @@ def keywords(
     return first
 
 
-def _check(schema: dict[str, Any], known: set[str], place: str) -> None:
-    for key in schema:
-        if key not in known and key not in _ANNOTATIONS:
->>>>>>> 57c70378 (families: 24 more families, recognized by what the chat template writes)
+def _check(schema: dict[str, Any], type_name: str, known: set[str], place: str) -> None:
+    for key in keywords_with_effect(schema, type_name):
+        if key not in known:
             raise _refused(place, f"{key} can't be enforced in the form of this model's calls; leave it out")
 
 
