@@ -11,7 +11,7 @@ from engine.end_ids import read_json
 from errors.engine_tar import GenerationConfigInvalid
 
 FILE_NAME = "generation_config.json"
-_LIMITS: Mapping[str, tuple[type, float, float]] = {
+LIMITS: Mapping[str, tuple[type, float, float]] = {
     "temperature": (float, 0, 2),
     "top_p": (float, 0, 1),
     "top_k": (int, -1, (1 << 31) - 1),
@@ -30,9 +30,9 @@ def read_sampling_defaults(engine_dir: Path) -> dict[str, float]:
 
 def sampling_defaults(document: Mapping[str, Any], place: str) -> dict[str, float]:
     """Those of a generation config read from ``place``."""
-    given = {name: document[name] for name in _LIMITS if document.get(name) is not None}
+    given = {name: document[name] for name in LIMITS if document.get(name) is not None}
     for name, value in given.items():
-        kind, low, high = _LIMITS[name]
+        kind, low, high = LIMITS[name]
         types = (int, float) if kind is float else (int,)
         if isinstance(value, bool) or not isinstance(value, types) or not low <= value <= high:
             noun = "a number" if kind is float else "a whole number"

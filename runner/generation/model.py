@@ -109,7 +109,10 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
 
 
 def _sampling_defaults(engine: Engine, settings: Settings) -> dict[str, float]:
-    return read_sampling_defaults(engine.path) if settings.generation_config == "auto" else {}
+    config = settings.generation_config
+    if config == "none":
+        return {}
+    return read_sampling_defaults(engine.path) | (config if isinstance(config, dict) else {})
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:

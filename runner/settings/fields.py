@@ -1,7 +1,9 @@
 """Environment variables as fields of pydantic models: their types, and E1006 for an invalid value."""
 
+import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -9,6 +11,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 from pydantic.fields import FieldInfo
 
 from engine.redact import HIDDEN
+from engine.sampling_defaults import LIMITS, sampling_defaults
+from errors.engine_tar import GenerationConfigInvalid
 from errors.settings import InvalidSetting
 
 
@@ -22,7 +26,18 @@ def _program(path: str) -> str:
     return path
 
 
+def _generation_config(value: object) -> object:
+    if not isinstance(value, str) or value in ("auto", "none"):
+        return value
+    with suppress(ValueError, GenerationConfigInvalid):
+        given = json.loads(value)
+        if isinstance(given, dict) and given.keys() <= LIMITS.keys():
+            return sampling_defaults(given, "the setting")
+    raise ValueError(f"auto, none, or a JSON object of {', '.join(LIMITS)}")
+
+
 HIGHEST_PORT = 65535
+GenerationConfig = Annotated[str | dict[str, Any], BeforeValidator(_generation_config)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 Program = Annotated[str, AfterValidator(_program)]
 Port = Annotated[int, Field(ge=1, le=HIGHEST_PORT)]

@@ -19,7 +19,16 @@ from runner.observability.logs import VARIABLE as LOG_FORMAT
 from runner.settings.api_keys import LowestPriorities
 from runner.settings.api_settings import APISettings, default_processes
 from runner.settings.cog_settings import CogSettings, load_cog_settings
-from runner.settings.fields import URL, Port, Program, Seconds, checked, variable, variables_of
+from runner.settings.fields import (
+    URL,
+    GenerationConfig,
+    Port,
+    Program,
+    Seconds,
+    checked,
+    variable,
+    variables_of,
+)
 from runner.settings.ports import local_url
 from runner.settings.prompt_template import format_prompt
 from runner.settings.server_config import (
@@ -190,11 +199,11 @@ class Settings(APISettings, BaseModel):
         None,
         "how the model writes tool calls and reasoning, by docs/families.md; none: neither",
     )
-    generation_config: Literal["auto", "none"] = variable(
+    generation_config: GenerationConfig = variable(
         "GENERATION_CONFIG",
         "auto",
         "auto: API requests without sampling parameters of their own have those of the engine's "
-        "generation_config.json; none: they have OpenAI's defaults",
+        "generation_config.json; none: they have OpenAI's defaults; a JSON object: it overrides the file's",
     )
     server: ServerArguments = {}
     cog: CogSettings = CogSettings()

@@ -76,6 +76,8 @@ def test_sampling_defaults_are_those_of_the_generation_config_unless_they_are_of
     engine = put(tmp_path, config=CONFIG, generation_config={"temperature": 0.6, "eos_token_id": 7})
     assert facts(engine).sampling_defaults == {"temperature": 0.6}
     assert facts(engine, GENERATION_CONFIG="none").sampling_defaults == {}
+    own = facts(engine, GENERATION_CONFIG='{"temperature": 0.2, "top_p": 0.9}')
+    assert own.sampling_defaults == {"temperature": 0.2, "top_p": 0.9}
     invalid = put(tmp_path, config=CONFIG, generation_config={"temperature": -1})
     assert facts(invalid, GENERATION_CONFIG="none").sampling_defaults == {}
     with pytest.raises(GenerationConfigInvalid, match=r"temperature has to be .*GENERATION_CONFIG=none"):
