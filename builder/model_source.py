@@ -9,13 +9,12 @@ config.yaml  https://.../c.yaml     a build config
 """
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from builder.config.file import ConfigFile, checked_config, is_config_url, read_config
+from builder.config.hub_page import GGUF, hub_page
 from engine.kinds import KINDS, Kind
 from engine.machine.gpu import visible_gpus
 from engine.machine.preflight import installed_version
@@ -23,9 +22,7 @@ from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.machine.root import IS_CHECKOUT
 from engine.tar.manifest import MANIFEST_NAME
 from errors.build_config import ModelUnusable
-from errors.requests import InvalidInput
 
-GGUF = ".gguf"
 _CONFIG_SUFFIXES = (".yaml", ".yml")
 _TAR_SUFFIXES = (".tar", ".tgz", ".gz", ".zst")
 _ON_HUB = re.compile(
@@ -33,10 +30,6 @@ _ON_HUB = re.compile(
 )
 _HUB_CACHE = re.compile(r".*/models--([\w.-]+?)--([\w.-]+)/snapshots/[0-9a-f]{40}")
 _RANK = "*rank*.engine"
-_PAGE_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
-_REVISION_PAGES = ("tree", "blob", "resolve", "raw", "commit")
-_OTHER_PAGES = ("datasets", "spaces", "collections", "papers", "docs", "blog", "models", "settings", "api")
-_PAGE = "the page of a model or of its GGUF file on the Hugging Face Hub (https://huggingface.co/owner/name)"
 
 
 def find_source(text: str, *, kind: str | None = None) -> ConfigFile | None:
@@ -48,13 +41,14 @@ def find_source(text: str, *, kind: str | None = None) -> ConfigFile | None:
         return read_config(text)
     path = Path(text)
     if is_config_url(text):
-        return _of_page(text, kind)
+        page = hub_page(text, "MODEL")
+        return None if page is None else _file(page, kind, folder=None)
     if path.is_dir():
         return _of_folder(path.absolute(), kind) if _is_model(path) else None
     if path.is_file():
         return _of_file(path.absolute(), kind) if path.suffix == GGUF else None
-    if (page := _of_page(f"https://{text}", kind)) is not None:
-        return page
+    if (page := hub_page(text, "MODEL")) is not None:
+        return _file(page, kind, folder=None)
     match = _ON_HUB.fullmatch(text)
     if match is None or path.suffix in _TAR_SUFFIXES:
         return None
@@ -92,30 +86,6 @@ def missing_environment(chosen: str) -> str | None:
 
 def _python(kind: Kind) -> str:
     return engine_python(folder=kind.checkout_environment)
-
-
-def _of_page(text: str, kind: str | None) -> ConfigFile | None:
-    """The model whose page on the Hub, or that of its branch or file, has the URL ``text``; else None."""
-    try:
-        url = urlsplit(text)
-    except ValueError:
-        return None
-    hosts = {*_PAGE_HOSTS, urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc} - {""}
-    if url.scheme not in ("http", "https") or url.netloc.lower() not in hosts:
-        return None
-    if url.path.endswith(_TAR_SUFFIXES):
-        return None
-    parts = [unquote(part) for part in url.path.split("/") if part]
-    end = next((at for at, part in enumerate(parts[:3]) if part in _REVISION_PAGES), len(parts))
-    revision = parts[end + 1] if end + 1 < len(parts) else None
-    name = "/".join(parts[end + 2 :])
-    file = parse_qs(url.query).get("show_file_info", [name])[0]  # The Hub's view of a GGUF file.
-    gguf = file if file.endswith(GGUF) else None
-    is_folder = parts[end : end + 1] == ["tree"] and bool(name)
-    if end == 0 or parts[0] in _OTHER_PAGES or (is_folder and gguf is None):
-        raise InvalidInput(name="MODEL", expected=_PAGE, value=text)
-    model_id = "/".join(parts[: min(end, 2)]).removesuffix(".git")
-    return _file({"model_id": model_id, "revision": revision, "gguf_file": gguf}, kind, folder=None)
 
 
 def _of_folder(path: Path, kind: str | None) -> ConfigFile:

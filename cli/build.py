@@ -9,6 +9,7 @@ from builder.model_source import find_source, is_config
 from builder.plan import plan_lines
 from cli.inspect import describe
 from cli.progress import told_progress
+from cli.serve import check_kind
 from engine.words import in_words
 from errors.requests import InvalidInput
 
@@ -16,6 +17,7 @@ from errors.requests import InvalidInput
 def source_of(options: argparse.Namespace) -> str | ConfigFile:
     """The config that is named, or the one that stands for the model that is."""
     named: str = options.config
+    check_kind(named, options.kind)
     return named if is_config(named) else find_source(named, kind=options.kind) or named
 
 

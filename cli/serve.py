@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from builder.engine_here import engine_here
-from builder.model_source import find_source
+from builder.model_source import find_source, is_config
 from builder.weights.files import cache_folder
 from cli.curl_forms import ready_lines
 from cli.inspect import describe
@@ -16,6 +16,7 @@ from engine.kinds import KINDS
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.machine.root import IS_CHECKOUT, SOURCE_ROOT
 from engine.pooling import MODULES_NAME
+from errors.requests import InvalidInput
 from runner.api.supervisor import openai_listener
 from runner.cog_server.launch import CogServer
 from runner.settings.ports import LOOPBACK, Listener, check_ports_free
@@ -40,8 +41,16 @@ def engine_environment(engine: str) -> dict[str, str]:
     return {"COG_WEIGHTS": engine if is_url else str(Path(engine).resolve())}
 
 
+def check_kind(model: str, kind: str | None) -> None:
+    """Raise E1005 where a kind is asked for, but ``model`` names what has one."""
+    is_there = "://" in model or Path(model).exists()
+    if kind is not None and (is_config(model) or (is_there and find_source(model, kind=kind) is None)):
+        raise InvalidInput(name="--engine", expected="left out for a build config or an engine", value=kind)
+
+
 def make_engine(model: str, kind: str | None) -> str:
     """The engine that ``model`` names, or the folder of the one that is made of it."""
+    check_kind(model, kind)
     file = find_source(model, kind=kind)
     if file is None:
         return model

@@ -25,6 +25,7 @@ from builder.config.config import (
     Target,
     shown,
 )
+from builder.config.hub_page import hub_page
 from builder.trtllm.old.config import migrate
 from engine.download.body import Transfer
 from engine.download.fetch import Source, fetch
@@ -163,6 +164,8 @@ def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
         notes = (*notes, "merge: ignored (cog-trt-llm added it to the configs that it packed)")
     _check_is_build_config(keys)
     keys, changes = migrate(keys)
+    if isinstance(model_id := keys.get("model_id"), str) and (page := hub_page(model_id, "model_id")):
+        keys = {**page, **keys, "model_id": page["model_id"]}
     if keys.get("model_id") is not None and keys.get("model_path") is not None:
         problem = "gives both model_id and model_path"
         raise ConflictingBuildKeys(problem=problem, remedy="leave out the one that is not meant")

@@ -245,6 +245,16 @@ def test_instantiate_names_the_file_that_is_wrong(
     assert capsys.readouterr().err.startswith(sentence)
 
 
+@pytest.mark.parametrize("command", [["serve"], ["generate"], ["plan"], ["build"]], ids=lambda each: each[0])
+def test_a_kind_is_not_asked_of_what_has_one(
+    command: list[str], tar: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest = ["hi"] if command == ["generate"] else []
+    for named in (str(tar), str(EXAMPLE)):
+        assert main([*command, named, *rest, "--engine", "vllm"]) == 2
+        assert capsys.readouterr().err.startswith("E1005 InvalidInput: --engine must be left out")
+
+
 def test_metrics_of_no_runner_are_e1008(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

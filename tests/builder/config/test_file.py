@@ -217,6 +217,11 @@ def test_a_missing_key_of_a_section_is_named() -> None:
         parse("build: {script: build.py}")
 
 
+def test_a_page_of_the_hub_is_a_models_name() -> None:
+    config = parse("model_id: https://huggingface.co/a/b/blob/v1/c.gguf\nrevision: v2").config
+    assert (config.model_id, config.revision, config.gguf_file) == ("a/b", "v2", "c.gguf")
+
+
 def test_two_sources_of_one_model_are_refused() -> None:
     with pytest.raises(ConflictingBuildKeys, match="both model_id and model_path; leave out"):
         parse("model_path: a\nmodel_id: b")
