@@ -23,7 +23,7 @@ from builder.sizes.memory import (
 )
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
 from builder.weights.checkpoint import ModelConfig
-from engine.machine.gpu import visible_gpus
+from engine.machine.gpu import Gpu, visible_gpus
 from engine.machine.main_memory import PROGRAM_BYTES, CpuCache, cpu_cache, ram_here_bytes
 from engine.words import count_in_words, in_words
 
@@ -177,13 +177,31 @@ def size_lines(
         shape = shape_of(values)
     except UnknownShape as exc:
         return [f"sizes are not known: the model's config.json has no {exc}"]
-    on_cpu = not needs_gpu and not visible_gpus()
-    running = running_precision(values, dtype, on_cpu=on_cpu, half=needs_gpu)
+    gpus = visible_gpus()
+    running = running_precision(values, dtype, on_cpu=not needs_gpu and not gpus, half=needs_gpu)
     lines = _weight_lines(shape, stored_precision(values), running, max_seq_len)
-    if on_cpu:
+    if gpus:
+        demanded = demand(shape, running, values, max_seq_len)
+        lines.append(f"memory        {_verdict(demanded, gpus if needs_gpu else gpus[:1])}")
+    elif needs_gpu:
+        lines.append("memory        does not fit here: there is no NVIDIA GPU")
+    else:
         lines.append(f"memory        {main_memory(shape, running, values)}")
     on_gpu = running_precision(values, dtype, on_cpu=False, half=True)
     return [*lines, *market_lines(demand(shape, on_gpu, values, max_seq_len))]
+
+
+def _verdict(demanded: Demand, gpus: Sequence[Gpu]) -> str:
+    """Whether a model fits this machine's GPUs, as they are now."""
+    known = [GpuModel(gpu.name or "GPU", gpu.total_bytes) for gpu in gpus if gpu.total_bytes is not None]
+    if len(known) < len(gpus):
+        return "not known whether it fits here: the GPUs' memory is not"
+    fitting = fit_gpus(demanded, known, [gpu.free_bytes for gpu in gpus])
+    name = f"{known[0].name} ({in_words(known[0].memory_bytes)})"
+    if fitting is None:
+        weights = in_words(demanded.weight_bytes(1))
+        return f"{weights} of weights, and the KV cache: does not fit here, on {len(known)} x {name}"
+    return f"fits here, on {fitting.gpus} x {name}, with room for {fitting.kv_tokens:,} tokens of KV cache"
 
 
 def _weight_lines(

@@ -274,6 +274,33 @@ def test_gpus_length_and_share_are_chosen_so_that_a_model_fits(
         assert (fit.config.vllm, fit.config.max_seq_len) == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "memory_gib", "verdict"),
+    [
+        ("vllm", None, "does not fit here: there is no NVIDIA GPU"),
+        ("vllm", 80, "fits here, on 2 x H (80.0 GiB), with room for "),
+        ("vllm", 40, "does not fit here, on 2 x H (40.0 GiB)"),
+        ("transformers", 80, "does not fit here, on 1 x H (80.0 GiB)"),
+        ("transformers", None, " of this machine's 23.0 GiB: does not fit here"),
+    ],
+)
+def test_a_plan_has_a_verdict_for_this_machine(
+    tmp_path: Path,
+    gpus: list[Gpu],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    memory_gib: int | None,
+    verdict: str,
+) -> None:
+    if memory_gib is not None:
+        gpus += [Gpu(90, "H", memory_gib * GIB, memory_gib * GIB)] * 2
+    monkeypatch.setattr("builder.sizes.fit.ram_here_bytes", lambda: 23 * GIB)
+    (tmp_path / "model.json").write_text(json.dumps({**LLAMA_3_70B, **LONG}))
+    lines = [*plan_lines(source("meta/llama", kind), model_config=tmp_path / "model.json")]
+    (told,) = [line for line in lines if line.startswith("memory ")]
+    assert verdict in told
+
+
 def test_a_plan_has_a_verdict_for_common_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from cli.main import main
 
