@@ -14,7 +14,10 @@ Schema = Mapping[str, Any]
 
 MANY = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 LISTS = ("anyOf", "allOf", "oneOf", "prefixItems", "items")
-ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+ONE = (
+    *("items", "additionalItems", "additionalProperties", "contains", "propertyNames"),
+    *("not", "if", "then", "else"),
+)
 """Keywords whose values are subschemas: by name, in a list, or one."""
 _ANNOTATIONS = {
     *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),

@@ -108,6 +108,8 @@ def test_up_to_2_53_exactly_the_integers_within_the_bounds_are_allowed(
         ({"type": "number", "minimum": -1.7e308, "maximum": 1.7e308}, [0, -(10**18)], []),
         ({"type": "number", "minimum": 5e-324}, [1], [0, -1]),
         ({"type": "integer", "multipleOf": 3, "minimum": 1 << 60}, [(1 << 60) + 2], [1 << 60, 0]),
+        ({"allOf": [INT64, {"minimum": -1, "not": False}]}, [4, -1], [-2]),
+        ({"$ref": "#/definitions/a", "definitions": {"a": INT64}}, [4], [1 << 63]),
         ({"allOf": [INT64, {"multipleOf": 2}]}, [4, -(1 << 62)], [5]),
         (
             {"enum": [9007199254740994, (1 << 63) - 1, 10**19, -0.0]},
@@ -141,6 +143,11 @@ def test_what_schemas_of_int64_and_floats_bound(
             {"items": {"const": (1 << 53) + 1}},
             r"at #/items/const: 9007199254740993: such an integer beyond 2\^53",
         ),
+        (
+            {"items": [], "additionalItems": {"minimum": 10**20}},
+            r"at #/additionalItems: 100000000000000000000",
+        ),
+        ({"properties": {"minimum": {"type": "integer"}, "a": {"minimum": 10**20}}}, "at #/properties/a: "),
         (
             {"properties": {"a/b": {"enum": [[-(1 << 63)]]}}},
             r"at #/properties/a~1b/enum: -9223372036854775808",
