@@ -50,12 +50,15 @@ def read_end_ids(engine_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
     Trainers often change one of the files only. Raises EngineUnreadable.
     """
     config = read_json(engine_dir / "config.json")
-    text_config = config.get("text_config")
-    documents = [read_json(engine_dir / "generation_config.json"), config]
-    documents += [text_config] if isinstance(text_config, dict) else []
-    ids = [each for document in documents for each in as_ids(document.get("eos_token_id"))]
+    models = [config, config.get("text_config"), config.get("pretrained_config")]
+    documents = [each for each in models if isinstance(each, dict)]
+    generation = read_json(engine_dir / "generation_config.json")
+    ids = [each for document in (generation, *documents) for each in as_ids(document.get("eos_token_id"))]
     ids += [*_named_end_ids(engine_dir, tokenizer), *_well_known_end_ids(tokenizer)]
-    return tuple(dict.fromkeys(ids))
+    # A tokenizer may have tokens that the model can't generate, and that its engine refuses.
+    vocab_size = next((size for each in documents for size in as_ids(each.get("vocab_size"))), None)
+    known = [each for each in ids if vocab_size is None or each < vocab_size]
+    return tuple(dict.fromkeys(known or ids))
 
 
 def tokenizer_end_id(engine_dir: Path, tokenizer: Tokenizer) -> int | None:

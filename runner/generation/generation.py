@@ -279,7 +279,7 @@ class Generation:
     def _cut_at_end(self, tokens: list[int]) -> list[int]:
         """The tokens before the first that ends the text, which counts as output but has no text.
 
-        NOTE: the engine itself stops only at the first of the end ids; a model may have several.
+        NOTE: an engine may go on after it; NVIDIA's C++ backend stops only at the first of the end ids.
         """
         has_end = not self._all_ends.isdisjoint(tokens)
         for index, token in enumerate(tokens) if has_end else ():

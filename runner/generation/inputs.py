@@ -33,6 +33,8 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
         sampling=_sampling(request.sampling),
         end_id=None if request.ignores_end else model.end_ids[0],
         pad_id=model.pad_id,
+        # The engine has one end id. Stop words end a text too, and before min_tokens they are not generated.
+        stop_words=[] if request.ignores_end else [[each] for each in model.end_ids[1:]],
         guide=request.guide,
         lora_name=request.lora_name,
         cache_salt=request.cache_salt,

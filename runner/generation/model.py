@@ -41,7 +41,7 @@ class ModelFacts:
 
     tokenizing: Tokenizing
     end_ids: tuple[int, ...]
-    """Tokens that end a text. The engine itself stops only at the first one."""
+    """Tokens that end a text. The first one is the engine's end id, the others are stop words."""
     pad_id: int
     max_sequence_length: int
     """Prompt and output together."""

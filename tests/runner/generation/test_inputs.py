@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from runner.engines.protocol.messages import Sampling
 from runner.generation.inputs import submit_message
@@ -22,3 +23,14 @@ def test_numbers_are_those_of_32_bit_floats() -> None:
     assert submit.sampling.repetition_penalty == 0
     assert submit.sampling.presence_penalty == math.inf
     assert 0 < abs(submit.sampling.top_p - 0.9) < 1e-7
+
+
+def test_the_engine_knows_all_end_tokens_unless_they_are_ignored() -> None:
+    """So it does not generate them before ``min_tokens``."""
+    tokenizing = Tokenizing(make_tokenizer(), max_bytes=1 << 16, max_tokens=63)
+    model = ModelFacts(tokenizing, (7, 8, 9), END_ID, 64, 63, None)
+    request = GenerationRequest("hi", 5, 2, (), Sampling())
+    submit = submit_message(request, model, [5])
+    assert (submit.end_id, submit.stop_words) == (7, [[8], [9]])
+    ignoring = submit_message(replace(request, ignores_end=True), model, [5])
+    assert (ignoring.end_id, ignoring.stop_words) == (None, [])

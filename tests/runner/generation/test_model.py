@@ -60,6 +60,7 @@ def with_limits(engine: Engine, **limits: int) -> Engine:
             (7, 901),
         ),
         ({"config": CONFIG, "tokenizer_config": {"eos_token": "<nobody knows>"}}, ()),
+        ({"config": CONFIG | {"vocab_size": 400, "eos_token_id": [400, 399]}}, (399,)),
         ({"config": CONFIG}, ()),
     ],
 )
