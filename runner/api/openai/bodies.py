@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from runner.api.openai.neutral import NEUTRAL_VALUES
+from runner.api.openai.neutral import NEUTRAL_IN_CHATS, NEUTRAL_IN_COMPLETIONS, NEUTRAL_VALUES
 from runner.engines.protocol.checks import MAX_CACHE_SALT, MAX_LOGIT_BIASES, MAX_TOP_LOG_PROBS
 
 _MAX_KEYS = 10_000
@@ -219,6 +219,8 @@ class GenerationBody(SamplingBody, kw_only=True):
 class CompletionBody(GenerationBody, kw_only=True):
     """POST /v1/completions"""
 
+    neutral_values = NEUTRAL_IN_COMPLETIONS
+
     prompt: Annotated[Prompt, Meta(description="A string, token ids, or a list of either.")]
     echo: Annotated[bool, Meta(description="Start the text with the prompt.")] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOG_PROBS)] | None = None
@@ -226,6 +228,8 @@ class CompletionBody(GenerationBody, kw_only=True):
 
 class ChatBody(GenerationBody, kw_only=True):
     """POST /v1/chat/completions"""
+
+    neutral_values = NEUTRAL_IN_CHATS
 
     messages: list[Object]
     max_completion_tokens: Annotated[Count, Meta(description="Newer name of max_tokens.")] | None = None

@@ -37,6 +37,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "dynatemp_range": (0,),
     "mirostat": (0,),
     "n_probs": (0,),
+    "reasoning_format": ("auto", "deepseek", "parsed"),
     "repeat_penalty": (1,),
     "return_progress": (False,),
     "timings_per_token": (False,),
@@ -51,4 +52,8 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "provider": ({},),
     "safe_prompt": (False,),
     "transforms": ([],),
+    "usage": ({"include": False},),
 }
+_SPECIAL_TOKENS = "add_special_tokens"
+NEUTRAL_IN_CHATS = {**NEUTRAL_VALUES, _SPECIAL_TOKENS: (False,)}
+NEUTRAL_IN_COMPLETIONS = {**NEUTRAL_VALUES, _SPECIAL_TOKENS: (True,)}

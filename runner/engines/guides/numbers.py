@@ -55,13 +55,14 @@ def with_bounds(schema: Mapping[str, Any], place: str) -> dict[str, Any]:
     if any(not _is_bound(key, value) for key, value in given.items()):
         return {**schema}  # llguidance names it.
     types = schema.get("type")
-    is_integer = types == "integer" or (
-        isinstance(types, list) and "integer" in types and "number" not in types
-    )
+    names = types if isinstance(types, list) else [types or "number"]
+    is_number = "number" in names
+    if not is_number and "integer" not in names:
+        return others  # They have no effect.
     # NOTE: of draft 4, where it says that the bound itself is excluded.
     low = _strictest(given.get("minimum"), given.get("exclusiveMinimum"), 1)
     high = _strictest(given.get("maximum"), given.get("exclusiveMaximum"), -1)
-    return {**others, **_range(low, high, is_integer=is_integer, place=place)}
+    return {**others, **_range(low, high, is_integer=not is_number, place=place)}
 
 
 def _is_bound(key: str, value: object) -> bool:

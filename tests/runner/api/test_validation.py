@@ -21,7 +21,6 @@ from runner.api.openai.bodies import (
     EmbeddingBody,
     TokenizeBody,
 )
-from runner.api.openai.neutral import NEUTRAL_VALUES
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.validation import check_document, decode
 from tests import fast
@@ -183,7 +182,7 @@ def test_null_counts_as_not_sent_at_every_place(kind: type[Body], document: dict
 
 def test_a_field_that_a_router_adds_is_taken_with_the_value_that_has_no_effect() -> None:
     for kind, document in WHOLE:
-        for name, values in NEUTRAL_VALUES.items():
+        for name, values in kind.neutral_values.items():
             if name in kind.__struct_fields__:
                 continue
             for value in values:

@@ -193,6 +193,7 @@ NO_EFFECT: list[dict[str, Any]] = [
     {"additionalItems": False},
     {"allOf": [{}, True, {"description": "any"}], "patternProperties": {}},
     {"not": False},
+    {"type": ["string", "array"], "minimum": 10**20, "exclusiveMaximum": False},
     {"unevaluatedItems": True, "unevaluatedProperties": {}},
     {"maxLength": 1 << 63, "maxItems": 1e20, "maxProperties": 1 << 53},
     {"format": "password"},
