@@ -38,7 +38,7 @@ from runner.supervision.supervised import SupervisedProcess
 from runner.supervision.unavailable import reject
 
 _BACKLOG = 2048
-_START_TIMEOUT_S = 60.0
+_MIN_START_TIMEOUT_S = 60.0
 _HANG_TIMEOUT_S = 30.0
 _STOP_GRACE_S = 5.0
 _RETURNS_LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
@@ -133,6 +133,8 @@ class APIServers:
 class APIServer(SupervisedProcess):
     """One process of the API."""
 
+    start_limit = " (TRITON_START_TIMEOUT)"
+
     def __init__(
         self,
         settings: Settings,
@@ -154,7 +156,7 @@ class APIServer(SupervisedProcess):
             Child(name, log, log_prefix="openai", stop_grace_s=_STOP_GRACE_S),
             log,
             on_failure,
-            start_timeout_s=_START_TIMEOUT_S,
+            start_timeout_s=max(_MIN_START_TIMEOUT_S, settings.triton_start_timeout_s),
             hang_timeout_s=_HANG_TIMEOUT_S,
         )
         self._settings = settings

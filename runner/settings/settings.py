@@ -130,7 +130,8 @@ class Settings(APISettings, BaseModel):
     triton_start_timeout_s: Seconds = variable(
         "TRITON_START_TIMEOUT",
         300.0,
-        "maximum seconds until Triton is ready, including the loading of the engine",
+        "maximum seconds until Triton is ready, including the loading of the engine; also for its front and "
+        "the OpenAI-compatible API",
     )
     triton_hang_timeout_s: float = variable(
         "TRITON_HANG_TIMEOUT",

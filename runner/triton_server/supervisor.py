@@ -1,11 +1,13 @@
 """Triton as a supervised child.
 
 Triton does not notice that a stub, which holds one of its Python models, has ended or was stopped: the model
-fails from then on, and its requests wait for ever. So the stubs are watched as well.
+fails from then on, and its requests wait for ever. While it starts, Triton waits without a limit for the
+first message of a stub. So the stubs are watched as well.
 """
 
 import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,9 +24,13 @@ from runner.triton_server.command import TritonCommand
 from runner.triton_server.heartbeat import Heartbeat
 
 _STOP_GRACE_S = 10.0
+_ENDED_STUB_S = 5.0
+"""For Triton to notice by itself that a stub has ended, while it starts."""
 _SHOWN_ERROR_LINES = 3
 _ERROR_LINE = re.compile(r"E\d{4} |error:|terminate called")
 _LOADING = re.compile(r'"loading: ([\w.-]+):\d+"|"successfully loaded \'([\w.-]+)\'')
+_UNHEALTHY = "is not healthy"
+"""Triton's words for a stub without a sign of life."""
 _MODEL = re.compile(rb"/([^/\0]+)/1/model\.py")
 
 
@@ -56,18 +62,26 @@ class TritonServer(SupervisedProcess):
         self._command = command
         self._is_waiting = is_waiting
         self._stubs: dict[int, str] | None = None
+        self._starting_stubs = StartingStubs()
 
     async def launch(self) -> None:
+        self._starting_stubs = StartingStubs()
         if self.restarts:
             self._on_restart()
         await self.child.launch(self._command.words(), mpi_environment(self._command.install.environment()))
 
     async def _try_start(self) -> None:
-        """Twice if it aborts: on an overloaded machine its Python backend may not get a lock in time."""
+        """Twice if it aborts, or has lost a stub: neither says anything about the engine.
+
+        On an overloaded machine Triton's Python backend may not get a lock, or a stub's sign of life, within
+        the second that it waits; and the kernel may have killed a stub.
+        """
         try:
             await super()._try_start()
         except CodedError as exc:
-            if self.child.returncode != -signal.SIGABRT:
+            has_lost_stub = any(_UNHEALTHY in line for line in self.child.log_tail)
+            has_lost_stub = has_lost_stub or self._starting_stubs.ended is not None
+            if self.child.returncode != -signal.SIGABRT and not has_lost_stub:
                 raise
             self._log(f"{exc.sentence}; it is started once more")
             await super()._try_start()
@@ -77,6 +91,8 @@ class TritonServer(SupervisedProcess):
         if is_ready:
             # All have it open by now: without a name it is freed when the last of them ends.
             self._remove_shared_memory()
+        elif self.pid is not None and (ended := self._starting_stubs.find_ended(self.pid)) is not None:
+            raise self._start_error(ended)
         return is_ready
 
     def start_phase(self) -> str:
@@ -111,15 +127,13 @@ class TritonServer(SupervisedProcess):
         return {self.pid: "its server"} | self._stubs
 
     def why_unusable(self) -> str | None:
-        for pid, name in (self._stubs or {}).items():
-            if (number := signal_that_ended(pid)) is not None:
-                how = f"killed by {signal.Signals(number).name}" if number else "by itself"
-                return f"{name} ended ({how})"
-        return None
+        ends = (_end_of(pid, name) for pid, name in (self._stubs or {}).items())
+        return next(filter(None, ends), None)
 
     def stop_signal(self) -> signal.Signals:
-        # Triton reacts to SIGTERM only once its models are loaded, which may wait for an engine.
-        return signal.SIGKILL if self.is_waiting() else signal.SIGTERM
+        # Triton reacts to SIGTERM only once its models are loaded, which may wait for an engine or a stub.
+        is_stuck = self.is_waiting() or self._starting_stubs.ended is not None
+        return signal.SIGKILL if is_stuck else signal.SIGTERM
 
     def clean_up(self) -> None:
         self._stubs = None
@@ -129,6 +143,40 @@ class TritonServer(SupervisedProcess):
         """Remove the names of Triton's shared memory: killed while it starts, it leaves them behind."""
         for region in Path("/dev/shm").glob(f"{self._command.shm_prefix}*"):  # noqa: S108
             region.unlink(missing_ok=True)
+
+
+class StartingStubs:
+    """The stubs of a Triton that starts."""
+
+    def __init__(self) -> None:
+        self.ended: str | None = None
+        """Which one has ended, and how, if Triton has not noticed it."""
+        self._names: dict[int, str] = {}
+        self._ended_since_s: dict[int, float] = {}
+        self._next_s = time.monotonic()
+
+    def find_ended(self, triton_pid: int) -> str | None:
+        """Look once a second; return ``ended``."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return None
+        self._next_s = now_s + 1.0
+        before, self._ended_since_s = self._ended_since_s, {}
+        for pid in _stubs_of(triton_pid):
+            if signal_that_ended(pid) is None:
+                self._names[pid] = _described(pid)
+                continue
+            self._ended_since_s[pid] = before.get(pid, now_s)
+            if now_s - self._ended_since_s[pid] >= _ENDED_STUB_S:
+                self.ended = _end_of(pid, self._names.get(pid, "one of its processes"))
+        return self.ended
+
+
+def _end_of(pid: int, name: str) -> str | None:
+    """How a process of Triton ended; None while it runs."""
+    if (number := signal_that_ended(pid)) is None:
+        return None
+    return f"{name} ended ({f'killed by {signal.Signals(number).name}' if number else 'by itself'})"
 
 
 def _stubs_of(triton_pid: int) -> list[int]:

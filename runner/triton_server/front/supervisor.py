@@ -25,13 +25,15 @@ from runner.supervision.supervised import SupervisedProcess
 from runner.triton_server.front.start import HEALTH_PATH, Start
 
 _BACKLOG = 2048
-_START_TIMEOUT_S = 60.0
+_MIN_START_TIMEOUT_S = 60.0
 _HANG_TIMEOUT_S = 10.0
 _STOP_GRACE_S = 2.0
 
 
 class TritonFront(SupervisedProcess):
     """From ``begin`` to ``stop``."""
+
+    start_limit = " (TRITON_START_TIMEOUT)"
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class TritonFront(SupervisedProcess):
             Child("the front of Triton", log, log_prefix="front", stop_grace_s=_STOP_GRACE_S),
             log,
             on_failure,
-            start_timeout_s=_START_TIMEOUT_S,
+            start_timeout_s=max(_MIN_START_TIMEOUT_S, settings.triton_start_timeout_s),
             hang_timeout_s=_HANG_TIMEOUT_S,
         )
         self._settings = settings

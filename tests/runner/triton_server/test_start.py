@@ -11,12 +11,14 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from engine.machine.processes import name_of
 from engine.machine.root import SOURCE_ROOT
 from errors.coded_error import CodedError
 from errors.engine_tar import EngineNotFound
@@ -105,6 +107,32 @@ def test_a_start_that_takes_too_long_is_e2106_and_leaves_nothing(tmp_path: Path)
     assert triton_pids(ports[0]) == []
     assert shared_memory(ports[0]) == []
     wait_until(lambda: engine_pids(ports[0]) == [])
+
+
+@pytest.mark.servers
+def test_a_stub_that_is_killed_while_it_starts_costs_a_second_start(
+    paced: PacedModel, tmp_path: Path
+) -> None:
+    """Before its first message Triton would wait for it for ever, and after that end with an error."""
+    (port,) = free_ports(1)
+    killed: list[int] = []
+
+    def kill_first_stub() -> None:
+        while not killed:
+            for pid in triton_pids(port):
+                if name_of(pid) == "triton_python_b":
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+                    return
+
+    killer = threading.Thread(target=kill_first_stub, daemon=True)
+    killer.start()
+    server = TritonUnderTest(paced, tmp_path, TRITON_HTTP_PORT=str(port))
+    try:
+        assert killed
+        assert any("it is started once more" in line for line in server.log)
+    finally:
+        server.close()
 
 
 @pytest.mark.servers

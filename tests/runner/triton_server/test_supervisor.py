@@ -92,6 +92,24 @@ def test_another_end_is_an_error_at_once(tmp_path: Path) -> None:
     assert (tmp_path / "starts").read_text() == "x"
 
 
+_STUB = """pid = os.fork()
+    if not pid:
+        os.kill(os.getpid(), 9)
+    import time; time.sleep(600)"""
+
+
+def test_a_stub_that_ends_while_triton_waits_for_it_costs_a_second_start(tmp_path: Path) -> None:
+    """Triton waits for ever for the first message of a stub."""
+    num_starts, log = start(tmp_path, 1, "loading", _STUB)
+    assert num_starts == 2
+    assert any("ended (killed by SIGKILL)" in line and "is started once more" in line for line in log)
+
+
+def test_a_stub_without_a_sign_of_life_in_time_costs_a_second_start(tmp_path: Path) -> None:
+    words = "E1125 backend_model.cc] failed: Stub process 'preprocessing_0_0' is not healthy."
+    assert start(tmp_path, 1, words, end="os._exit(1)")[0] == 2
+
+
 def test_a_start_that_takes_too_long_names_the_models_that_are_not_loaded_and_the_setting(
     tmp_path: Path,
 ) -> None:
