@@ -41,6 +41,8 @@ class MarkedAnswer(AnswerReader):
         """Whitespace at the end of the reasoning so far: left out if nothing follows."""
         self._lines: list[str] = []
         """Line breaks at the end of the content so far: no part of it if calls follow."""
+        self._before_calls: list[str] = []
+        """Those before calls: part of the content only if it goes on."""
         self._is_markup_known = False
         """Whether calls or reasoning were read: a further end marker is then no text."""
         self._drops_blank = False
@@ -123,7 +125,7 @@ class MarkedAnswer(AnswerReader):
         self._is_trying = False
         has_calls = reader.num_sections > num_sections
         if has_calls:
-            self._lines = []
+            self._before_calls, self._lines = [*self._before_calls, *self._lines], []
         if has_calls or (is_markup and self.is_reasoning):
             self._begin_section(is_reasoning=False)
         (self._reasoning if self.is_reasoning else self._content)(tried)
@@ -146,6 +148,8 @@ class MarkedAnswer(AnswerReader):
             if self._drops_blank:
                 text = text.lstrip()
             self._blank = None
+            text = "".join((*self._before_calls, text))
+            self._before_calls = []
         if self._calls is None:
             self._reader.copied = Content
             self._reader.emit(Content, text)

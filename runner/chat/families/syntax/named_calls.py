@@ -63,7 +63,7 @@ class NamedCalls(msgspec.Struct, frozen=True):
     def _call(self, reader: Reader) -> Reading[None]:
         name, id_ = yield from self._header(reader)
         reader.start_call(name, id_)
-        is_whole = yield from read_arguments(reader, self.end)
+        is_whole = yield from read_arguments(reader, self.end, self.after_arguments.strip())
         if self.after_arguments:
             yield from reader.space()
             yield from reader.marker(self.after_arguments.strip())

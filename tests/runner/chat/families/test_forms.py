@@ -93,7 +93,7 @@ DSML = """Hm.<｜DSML｜function_calls>
         ("hermes", "hm\n</think>\n\nYes", Message("hm\n</think>\n\nYes")),
         ("hermes", "\n</think>\n\nYes", Message("Yes")),
         ("hermes", "<think>a</think></think>\n\nYes", Message("Yes", "a")),
-        ("hermes", 'a \n\n<tool_call>{"name": "f"}</tool_call>\nb\n ', Message("a b\n ", "", F)),
+        ("hermes", 'a \n\n<tool_call>{"name": "f"}</tool_call>\nb\n ', Message("a \n\nb\n ", "", F)),
         ("hermes", "a\n\n<tool_call> b", Message("a\n\n<tool_call> b")),
         ("hermes", "a\n\n<think>b", Message("a\n\n", "b")),
         ("qwen3-coder", "<function=f>\n</function>\n</tool_call>", Message(calls=F)),
