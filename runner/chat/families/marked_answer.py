@@ -26,6 +26,8 @@ class MarkedAnswer(AnswerReader):
         super().__init__(form, tokenizer, (*of_calls, thinking.begin, thinking.end, *wraps, *end_wraps))
         written, stops = self.markers.written, self.markers.stops
         self._call_begins = {*map(written, begins)}
+        self._sure_begins = {*map(written, family.ends_reasoning)}
+        """Markers that are hardly text, though they are no tokens."""
         self._think, self._end_think = written(thinking.begin), written(thinking.end)
         self._wraps, self._end_wraps = wraps, {*map(written, end_wraps)}
         self._content_stops = stops(*begins)
@@ -119,7 +121,8 @@ class MarkedAnswer(AnswerReader):
             tried, is_markup = "", True
         except NotACall:
             tried, is_markup = reader.end_trying(), False
-            if reader.is_ended and (is_token(begin) or self._tools.choice == "required"):
+            is_sure = is_token(begin) or begin in self._sure_begins or self._tools.choice == "required"
+            if reader.is_ended and is_sure:
                 tried = ""  # It was cut off after the model had begun a call.
                 reader.take(len(reader.text))
         self._is_trying = False
