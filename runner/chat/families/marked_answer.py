@@ -43,6 +43,7 @@ class MarkedAnswer(AnswerReader):
         """Whitespace at the end of the reasoning so far: left out if nothing follows."""
         self._lines: list[str] = []
         """Line breaks at the end of the content so far: no part of it if calls follow."""
+        self._has_content = False
         self._before_calls: list[str] = []
         """Those before calls: part of the content only if it goes on."""
         self._is_markup_known = False
@@ -59,7 +60,7 @@ class MarkedAnswer(AnswerReader):
     def _read(self) -> Reading[None]:
         while (yield from self._read_reasoning() if self.is_reasoning else self._read_content()):
             pass
-        if self._blank and not self._drops_blank:
+        if self._blank and not (self._drops_blank or self._is_markup_known):
             self._reader.emit(Content, "".join(self._blank))
         self._end_lines()
 
@@ -131,6 +132,8 @@ class MarkedAnswer(AnswerReader):
             self._before_calls, self._lines = [*self._before_calls, *self._lines], []
         if has_calls or (is_markup and self.is_reasoning):
             self._begin_section(is_reasoning=False)
+        if has_calls and self._has_content and not self._before_calls:
+            self._drops_blank = False
         (self._reasoning if self.is_reasoning else self._content)(tried)
         return has_calls
 
@@ -150,9 +153,8 @@ class MarkedAnswer(AnswerReader):
             text = "".join(self._blank)
             if self._drops_blank:
                 text = text.lstrip()
-            self._blank = None
             text = "".join((*self._before_calls, text))
-            self._before_calls = []
+            self._blank, self._before_calls, self._has_content = None, [], True
         if self._calls is None:
             self._reader.copied = Content
             self._reader.emit(Content, text)
