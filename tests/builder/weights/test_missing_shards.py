@@ -83,8 +83,8 @@ def serve(config: Path) -> None:
     engine_here(read_config(config), report=lambda line: None)
 
 
-@pytest.mark.parametrize("use", [plan, build_tar, serve])
-@pytest.mark.parametrize(("place", "kind"), [("folder", "vllm"), ("hub", "transformers")])
+@pytest.mark.parametrize(("use", "kind"), [(plan, "vllm"), (build_tar, "vllm"), (serve, "transformers")])
+@pytest.mark.parametrize("place", ["folder", "hub"])
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_named(
     tmp_path: Path, hub: HubServer, case: str, kind: str, place: str, use: Callable[[Path], None]
