@@ -7,6 +7,7 @@ from ctypes import c_float
 import msgspec
 
 from errors.requests import PromptTooLong
+from runner.engines.protocol.checks import MAX_WORDS
 from runner.engines.protocol.messages import Sampling, Submit
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
@@ -33,8 +34,7 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
         sampling=_sampling(request.sampling),
         end_id=None if request.ignores_end else model.end_ids[0],
         pad_id=model.pad_id,
-        # The engine has one end id. Stop words end a text too, and before min_tokens they are not generated.
-        stop_words=[] if request.ignores_end else [[each] for each in model.end_ids[1:]],
+        stop_words=_stop_words(request, model),
         guide=request.guide,
         lora_name=request.lora_name,
         cache_salt=request.cache_salt,
@@ -43,6 +43,15 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
         wants_log_probs=request.num_top_log_probs is not None,
         num_top_log_probs=request.num_top_log_probs or 0,
     )
+
+
+def _stop_words(request: GenerationRequest, model: ModelFacts) -> list[list[int]]:
+    """The tokens that end a text beside the engine's one end id: not generated before ``min_tokens``."""
+    ids = [] if request.ignores_end else [*model.end_ids[1:]]
+    if request.stop_token_ids and request.min_tokens:
+        vocab_size = model.tokenizer.get_vocab_size()
+        ids += [each for each in request.stop_token_ids if each < vocab_size]
+    return [[each] for each in dict.fromkeys(ids)][:MAX_WORDS]
 
 
 def _sampling(given: Sampling) -> Sampling:

@@ -19,6 +19,7 @@ from builder.gguf import convert as convert_module
 from builder.gguf.convert import convert
 from builder.plan import plan_lines
 from builder.weights.model_files import Model
+from engine.end_ids import read_end_ids
 from engine.inspect import verify
 from engine.sampling_defaults import read_sampling_defaults
 from errors.build_config import ConflictingBuildKeys, ModelPathInvalid, ModelUnusable, WeightFormatMissing
@@ -61,6 +62,15 @@ def test_the_weights_are_those_of_which_the_file_was_made(
     assert config["tie_word_embeddings"] is tied
     assert (config["torch_dtype"], config["rope_theta"], config["head_dim"]) == ("float32", 50000.0, 16)
     assert read(folder / "generation_config.json")["eos_token_id"] == [1]
+
+
+def test_a_file_that_names_another_end_token_still_ends_at_that_of_its_vocabulary(tmp_path: Path) -> None:
+    """As files of base models do, whose turns end with ``<|im_end|>`` all the same."""
+    tokens = [*gguf_models.SENTENCEPIECE[:-1], "<|im_end|>"]
+    metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.eos_token_id": 1}
+    folder = converted(gguf_models.write(tmp_path / "x.gguf", metadata=metadata, sentencepiece=True))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert read_end_ids(folder, tokenizer) == (1, len(tokens) - 1, 2)
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])

@@ -25,12 +25,15 @@ def test_numbers_are_those_of_32_bit_floats() -> None:
     assert 0 < abs(submit.sampling.top_p - 0.9) < 1e-7
 
 
-def test_the_engine_knows_all_end_tokens_unless_they_are_ignored() -> None:
+def test_the_engine_knows_all_tokens_that_end_the_text() -> None:
     """So it does not generate them before ``min_tokens``."""
     tokenizing = Tokenizing(make_tokenizer(), max_bytes=1 << 16, max_tokens=63)
     model = ModelFacts(tokenizing, (7, 8, 9), END_ID, 64, 63, None)
     request = GenerationRequest("hi", 5, 2, (), Sampling())
     submit = submit_message(request, model, [5])
     assert (submit.end_id, submit.stop_words) == (7, [[8], [9]])
-    ignoring = submit_message(replace(request, ignores_end=True), model, [5])
-    assert (ignoring.end_id, ignoring.stop_words) == (None, [])
+    ignoring = replace(request, ignores_end=True)
+    submit = submit_message(ignoring, model, [5])
+    assert (submit.end_id, submit.stop_words) == (None, [])
+    submit = submit_message(replace(ignoring, stop_token_ids=(8, 9, 1 << 30)), model, [5])
+    assert submit.stop_words == [[8], [9]]
