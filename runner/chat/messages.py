@@ -147,12 +147,12 @@ def _text_content(content: object, place: str) -> str:
 
 def _text_part(part: object, place: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
-    text = part.get("text") if isinstance(part, dict) else None
-    if kind != "text":
+    text = part.get(kind) if isinstance(part, dict) and isinstance(kind, str) else None
+    if kind not in ("text", "refusal"):
         value = part if kind is None else kind
         raise InvalidInput(name=place, expected='of type "text", as the model takes no other', value=value)
     if not isinstance(text, str):
-        raise InvalidInput(name=f"{place}.text", expected="a text", value=text)
+        raise InvalidInput(name=f"{place}.{kind}", expected="a text", value=text)
     return text
 
 

@@ -190,12 +190,21 @@ def _with_results_of_user(messages: list[Message]) -> list[Message]:
     ]
 
 
+def _with_user_first(messages: list[Message]) -> list[Message]:
+    """A chat that begins with an answer, as a client sends that shortens its history, gets a turn before it."""
+    at = sum(1 for _ in itertools.takewhile(lambda each: each["role"] in _INSTRUCTIONS, messages))
+    if at == len(messages) or messages[at]["role"] == "user":
+        return messages
+    return [*messages[:at], {"role": "user", "content": " "}, *messages[at:]]
+
+
 def _with_blank_answers(messages: list[Message]) -> list[Message]:
     """An answer that is empty, or reasoning only, is a space."""
     return [{**each, "content": " "} if each.get("content") == "" else each for each in messages]
 
 
 _STEPS: tuple[tuple[Steps, ...], ...] = (
+    ((), (_with_user_first,)),
     ((), (_with_calls_as_text,), (_with_calls_as_text, _with_results_of_user)),
     ((), (_with_system_in_front,), (_without_system,)),
     ((), (combined,), (combined, _with_text_in_results)),

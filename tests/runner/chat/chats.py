@@ -13,8 +13,25 @@ Chat = list[dict[str, Any]]
 
 _LETTERS = {"s": "system", "d": "developer", "u": "user", "a": "assistant", "t": "tool"}
 _SHAPES = (
-    *("u", "s", "d", "su", "du", "sdu", "ssu", "uu", "uau", "uaau", "suau", "uauu", "uptt", "sPttu"),
-    *("uasu", "uadu", "suasu", "suadu", "uaus", "uas", "uad", "duau", "suaus"),
+    *(
+        "u",
+        "s",
+        "d",
+        "su",
+        "du",
+        "sdu",
+        "ssu",
+        "uu",
+        "uau",
+        "uaau",
+        "suau",
+        "uauu",
+        "uptt",
+        "sPttu",
+        "au",
+        "sctu",
+    ),
+    *("uasu", "uadu", "suasu", "suadu", "uaus", "uas", "uad", "duau", "suaus", "au", "sctu"),
     *(
         "uct",
         "succtt",

@@ -106,7 +106,9 @@ def test_an_answer_may_be_nothing(fields: dict[str, Any]) -> None:
 
 
 def test_a_refusal_is_what_the_assistant_said() -> None:
-    assert assistant(content=None, refusal="No.") == {"role": "assistant", "content": "No."}
+    expected = {"role": "assistant", "content": "No."}
+    assert assistant(content=None, refusal="No.") == expected
+    assert assistant(content=[{"type": "refusal", "refusal": "No."}]) == expected
 
 
 @pytest.mark.parametrize(
