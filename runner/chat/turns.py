@@ -191,7 +191,7 @@ def _with_results_of_user(messages: list[Message]) -> list[Message]:
 
 
 def _with_user_first(messages: list[Message]) -> list[Message]:
-    """A chat that begins with an answer, as a client sends that shortens its history, gets a turn before it."""
+    """A chat that begins with an answer gets a turn before it: some clients shorten their history."""
     at = sum(1 for _ in itertools.takewhile(lambda each: each["role"] in _INSTRUCTIONS, messages))
     if at == len(messages) or messages[at]["role"] == "user":
         return messages
