@@ -22,8 +22,8 @@ class Stops:
     def add(self, parameters: Mapping[str, Any]) -> bool:
         """Whether a request with these parameters stops calls."""
         if STOPPED_CALL in parameters:
-            self._calls[str(parameters[STOPPED_CALL])] = None
-            if len(self._calls) > _MAX_REMEMBERED:
+            self._calls |= dict.fromkeys(str(parameters[STOPPED_CALL]).split())
+            while len(self._calls) > _MAX_REMEMBERED:
                 del self._calls[next(iter(self._calls))]
         elif ONLY_FRONT in parameters:
             self._only_front = f"{parameters[ONLY_FRONT]}:"

@@ -1,6 +1,7 @@
 """Connections whose input is much work and little content are read in turn: others go on meanwhile."""
 
 import asyncio
+import time
 from collections import deque
 from typing import Protocol
 
@@ -10,6 +11,8 @@ _FEW = 16
 """Useless parts of one read that delay no other connection."""
 _PART_S = 40e-6
 """What a useless part, a PING frame say, takes at most."""
+_STEP_S = 0.004
+"""How long the connections of a port are read in one step of the event loop; others wait for the next one."""
 SMALL_BYTES = 64
 """A chunk of less takes more time than its content is worth."""
 SMALL_PER_PART = 8
@@ -30,7 +33,19 @@ class Turns:
     """Of the connections of one port."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Reader, float]] = deque()
+        self._penalized: deque[tuple[Reader, float]] = deque()
+        """Each with the time that the event loop has for others before it is read."""
+        self._waiting: deque[Reader] = deque()
+        """For the next step."""
+        self._step_began_s: float | None = None
+
+    def has_time(self) -> bool:
+        """Whether one more connection may be read in this step of the event loop; else it has to ``wait``."""
+        now_s = time.perf_counter()
+        if self._step_began_s is None:
+            self._step_began_s = now_s
+            asyncio.get_running_loop().call_soon(self._end_step)
+        return now_s - self._step_began_s < _STEP_S
 
     def after_read(self, reader: Reader, num_useless: int, read_bytes: int) -> int:
         """How much to read next. After many useless parts the connection waits for its turn."""
@@ -39,20 +54,40 @@ class Turns:
         self.wait(reader, num_useless)
         return FIRST_READ_BYTES
 
-    def wait(self, reader: Reader, num_useless: int) -> None:
-        if not reader.is_closing():
-            reader.pause_reading()
-            self._waiting.append((reader, num_useless * _PART_S))
-            if len(self._waiting) == 1:
+    def wait(self, reader: Reader, num_useless: int = 0) -> None:
+        """Pause the connection until the next step, or after useless parts for longer."""
+        if reader.is_closing():
+            return
+        reader.pause_reading()
+        if num_useless:
+            self._penalized.append((reader, num_useless * _PART_S))
+            if len(self._penalized) == 1:
                 self._wait()
+        else:
+            self._waiting.append(reader)
+            if len(self._waiting) == 1:
+                asyncio.get_running_loop().call_soon(self._resume_waiting)
+
+    def _end_step(self) -> None:
+        self._step_began_s = None
+
+    def _resume_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        while waiting and self.has_time():
+            if not (reader := waiting.popleft()).is_closing():
+                reader.resume_reading()
+        is_called = bool(self._waiting)  # Some wait again: they come last.
+        self._waiting = deque([*waiting, *self._waiting])
+        if waiting and not is_called:
+            asyncio.get_running_loop().call_soon(self._resume_waiting)
 
     def _wait(self) -> None:
-        asyncio.get_running_loop().call_later(self._waiting[0][1], self._resume_first)
+        asyncio.get_running_loop().call_later(self._penalized[0][1], self._resume_first)
 
     def _resume_first(self) -> None:
-        reader, _ = self._waiting[0]
+        reader, _ = self._penalized[0]
         if not reader.is_closing():
             reader.resume_reading()
-        self._waiting.popleft()  # Only now: it may wait again at once.
-        if self._waiting:
+        self._penalized.popleft()  # Only now: it may wait again at once.
+        if self._penalized:
             self._wait()

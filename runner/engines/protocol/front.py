@@ -12,7 +12,7 @@ import msgspec
 CALL = "cog_triton_call"
 """The front's call that a request belongs to: the front's name, a colon, a number."""
 STOPPED_CALL = "cog_triton_stop"
-"""Cancel the requests of this call."""
+"""Cancel the requests of these calls, separated by spaces."""
 ONLY_FRONT = "cog_triton_only_front"
 """Cancel the requests of all fronts but this one: they have ended."""
 SINGLE_RESPONSE = "cog_triton_single_response"

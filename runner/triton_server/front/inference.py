@@ -11,21 +11,25 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
+from errors.coded_error import CodedError
 from errors.triton import TritonUnavailable
 from errors.triton_front import TooManyBytes, TooManyInferences
-from runner.engines.protocol.front import CALL, DIRECT, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
+from runner.engines.protocol.front import CALL, DIRECT, SINGLE_RESPONSE
 from runner.triton_server.direct import IS_FINAL, DirectResponses
+from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.models import Models
+from runner.triton_server.front.starts import Start, Starts
+from runner.triton_server.front.stops import CallStops
 from runner.triton_server.front.tensors import adapt
 from runner.triton_server.grpc_client.call import Call
 from runner.triton_server.grpc_client.triton import Triton
-from runner.triton_server.grpc_wire import UNAVAILABLE, Headers
+from runner.triton_server.grpc_wire import OK, UNAVAILABLE, Headers
 from runner.triton_server.model_names import SLOT
 
 WANTS_FINAL = "triton_enable_empty_final_response"
@@ -35,6 +39,13 @@ ERROR = b"\x0a"
 _IS_FINAL = IS_FINAL.encode() + b"\x12\x02\x08\x01"
 """How a last response is marked, on the wire; a text may hold it too."""
 _CONNECT_POLL_S = 0.1
+_MAX_STARTS = 128
+_MAX_LARGE_STARTS = 16
+"""Of requests of more than ``_LARGE_BYTES``, so that others don't wait for their tokenization."""
+_LARGE_BYTES = 1 << 16
+_START_S = 0.1
+"""After which a request without a response counts as begun: one that is not streamed has none until its end."""
+_MAX_READS = 32
 
 log = logging.getLogger("cog_triton.triton_front")
 
@@ -49,6 +60,11 @@ class Inferences:
         self.max_requests = max_requests
         self.running = 0
         self.direct: DirectResponses | None = None
+        self.reads = Starts(_MAX_READS)
+        """Calls that run nothing."""
+        self._starts = Starts(_MAX_STARTS, _START_S)
+        self._large_starts = Starts(_MAX_LARGE_STARTS, _START_S)
+        self.stops = CallStops(triton, models)
         self._front = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._numbers = itertools.count(1)
         self._connecting = asyncio.Lock()
@@ -58,7 +74,7 @@ class Inferences:
         async with self._connecting:
             if not self.is_connected:
                 await self.models.load()
-                self._stop(ONLY_FRONT, self._front)
+                self.stops.keep_only(self._front)
 
     async def stay_connected(self) -> None:
         """So that no client waits for it."""
@@ -75,40 +91,17 @@ class Inferences:
     def is_connected(self) -> bool:
         return self.triton.is_connected and self.models.are_loaded
 
-    def check_room(self) -> None:
-        """Raises TooManyInferences (E1111)."""
-        if self.running >= self.max_requests:
+    def check_room(self, client: object | None) -> None:
+        """Raises TooManyInferences (E1111). A client whose requests wait gives way to one with fewer."""
+        if self.running >= self.max_requests and not self._starts.make_room(client):
             raise TooManyInferences(running=self.running)
+
+    def start(self, client: object, num_bytes: int, begin: Callable[[], None]) -> Start:
+        """Call ``begin`` when Triton can take a request of ``num_bytes``."""
+        return (self._starts if num_bytes <= _LARGE_BYTES else self._large_starts).add(client, begin)
 
     def next_key(self) -> str:
         return f"{self._front}:{next(self._numbers)}"
-
-    @property
-    def can_stop(self) -> bool:
-        """NVIDIA's C++ backend stops a call only if it is reset."""
-        slot = self.models.find(SLOT)
-        return slot is None or slot.is_python
-
-    def stop_call(self, key: str) -> None:
-        """Stop what runs for a call: Triton does not cancel the steps of an ensemble (server#7077)."""
-        self._stop(STOPPED_CALL, key)
-
-    def _stop(self, parameter: str, value: str) -> None:
-        if self.models.find(SLOT) is None or not self.can_stop or not self.triton.is_connected:
-            return
-        request = pb.ModelInferRequest(model_name=SLOT, id="front")
-        request.parameters[parameter].string_param = value
-        one = np.int32(1).tobytes()
-        for name, datatype, raw in (
-            ("stop", "BOOL", b"\x01"),
-            ("input_ids", "INT32", one),
-            ("input_lengths", "INT32", one),
-            ("request_output_len", "INT32", one),
-        ):
-            request.inputs.add(name=name, datatype=datatype, shape=[1, 1])
-            request.raw_input_contents.append(raw)
-        call = self.triton.begin("ModelStreamInfer", [], lambda message: None, lambda status, text: None)
-        call.send(request.SerializeToString(), is_last=True)
 
 
 class Inference:
@@ -122,6 +115,7 @@ class Inference:
     def __init__(
         self,
         all_inferences: Inferences,
+        client: object,
         key: str,
         metadata: Headers,
         on_response: Callable[[bytes], None],
@@ -129,7 +123,8 @@ class Inference:
         *,
         is_single: bool = False,
     ) -> None:
-        """``is_single``: the client gets all outputs in one response."""
+        """``client``: the connection. ``is_single``: the client gets all outputs in one response."""
+        self._client = client
         self._is_single = is_single
         self._all = all_inferences
         self._direct = all_inferences.direct
@@ -141,18 +136,19 @@ class Inference:
         self._has_generation = False
         self._has_failed = False
         self._wants_final = False
+        self._request_id = ""
         self._is_left = False
         self._unanswered_bytes = 0
         self._share = all_inferences.budget.share()
         self._call: Call | None = None
+        self._start: Start | None = None
 
     def send(self, request: Any) -> None:
-        """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107, E1111, TritonUnavailable."""
-        self._all.check_room()
-        model = self._all.models.find(request.model_name)
-        if model is not None:
-            adapt(request, model)
-            self._has_generation = self._has_generation or model.is_ensemble or model.name == SLOT
+        """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107, E1108, E1111."""
+        self._all.check_room(self._client)
+        model = self._all.models.get(request.model_name, request.model_version)
+        adapt(request, model)
+        self._has_generation = model.is_ensemble or model.name == SLOT
         for name in [each for each in request.parameters if each.startswith(_OWN_PARAMETERS)]:
             del request.parameters[name]
         request.parameters[CALL].string_param = self._key
@@ -161,27 +157,52 @@ class Inference:
             request.parameters[DIRECT].bool_param = True
         if self._is_single:
             request.parameters[SINGLE_RESPONSE].bool_param = True
+        self._request_id = request.id
         self._wants_final = WANTS_FINAL in request.parameters and request.parameters[WANTS_FINAL].bool_param
         request.parameters[WANTS_FINAL].bool_param = True
         message = request.SerializeToString()
-        call = self._all.triton.begin("ModelStreamInfer", self._metadata, self._received, self._ended)
-        self._call = call
         if self._direct is not None and is_direct:
             self._direct.calls[self._key] = self
         self._count(1)
         self._unanswered_bytes = len(message)
+        self._start = self._all.start(self._client, len(message), partial(self._begin, message))
+        self._start.on_refusal = self._refuse
+
+    def _begin(self, message: bytes) -> None:
+        try:
+            call = self._all.triton.begin("ModelStreamInfer", self._metadata, self._received, self._ended)
+        except CodedError as exc:
+            asyncio.get_running_loop().call_soon(self._ended, statuses_of(exc)[1], str(exc))
+            return
+        self._call = call
         call.send(message, is_last=True)
+
+    def _end_start(self) -> None:
+        start, self._start = self._start, None
+        if start is not None:
+            start.end()
+
+    def _refuse(self) -> None:
+        self._start = None
+        text = str(TooManyInferences(running=self._all.running))
+        self._on_response(error_response(text, self._request_id))
+        self._ended(OK, "")
 
     def cancel(self) -> None:
         """The client has disconnected, or can't be answered. What Triton has of it counts until it ends."""
         self._is_left = True
         self._forget_direct()
         if self._call is None:
-            return
-        if not self._all.can_stop:
-            self._call.reset()
+            self._end_start()
             self._count(-self._running)
             return
+        if not self._all.stops.can_stop:
+            self._call.reset()
+            self._end_start()
+            self._count(-self._running)
+            return
+        if self._start is not None:
+            self._start.is_left = True
         with suppress(TooManyBytes):
             self._share.hold(self._unanswered_bytes)
         self._call.leave()
@@ -190,11 +211,12 @@ class Inference:
     def _stop(self) -> None:
         # NOTE: Triton tells that an ensemble has failed, at a deadline say, while its steps go on.
         if self._has_generation and (self._running or self._has_failed):
-            self._all.stop_call(self._key)
+            self._all.stops.add(self._key)
 
     def receive(self, message: bytes) -> None:
         """Of the slot, past Triton."""
         self._unanswered_bytes = 0
+        self._end_start()
         self._on_response(message)
 
     def lose(self) -> None:
@@ -207,6 +229,7 @@ class Inference:
 
     def _received(self, message: bytes) -> None:
         self._unanswered_bytes = 0
+        self._end_start()
         is_error = message.startswith(ERROR)
         if is_error or _IS_FINAL in message:
             self._has_failed = self._has_failed or is_error
@@ -222,6 +245,7 @@ class Inference:
 
     def _ended(self, status: int, text: str) -> None:
         self._forget_direct()
+        self._end_start()
         if not self._is_left:
             self._stop()
         self._count(-self._running)
@@ -232,6 +256,14 @@ class Inference:
     def _count(self, change: int) -> None:
         self._running += change
         self._all.running += change
+
+
+def error_response(text: str, request_id: str) -> bytes:
+    """As Triton answers a request of a stream whose other requests go on."""
+    error = pb.ModelStreamInferResponse(error_message=text)
+    error.infer_response.id = request_id
+    data: bytes = error.SerializeToString()
+    return data
 
 
 def has_ended(response: Any) -> bool:

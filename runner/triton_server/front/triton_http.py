@@ -31,6 +31,8 @@ class TritonHTTP:
         self._ports = ports
         self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
         self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
+        self._reading = asyncio.Lock()
+        self._next_metrics: asyncio.Task[HTTPAnswer] | None = None
 
     async def close(self) -> None:
         await self._session.close()
@@ -40,8 +42,15 @@ class TritonHTTP:
         return await self._ask(method, self._ports.http_url + path, body)
 
     async def metrics(self) -> HTTPAnswer:
-        """Raises TritonUnavailable."""
-        return await self._ask("GET", self._ports.metrics_url)
+        """Raises TritonUnavailable. All clients that ask during a read get the answer of the next one."""
+        if self._next_metrics is None:
+            self._next_metrics = asyncio.create_task(self._read_metrics())
+        return await asyncio.shield(self._next_metrics)
+
+    async def _read_metrics(self) -> HTTPAnswer:
+        async with self._reading:
+            self._next_metrics = None
+            return await self._ask("GET", self._ports.metrics_url)
 
     async def statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]]:
         """See ``statistics_of``. Raises TritonUnavailable, UnknownTritonModel (E1108)."""

@@ -79,7 +79,7 @@ def test_integers_that_no_type_holds_together_are_refused() -> None:
 def test_a_text_of_a_client_is_no_end_of_an_answer() -> None:
     """It is as the wire has the parameter by which Triton marks the last response."""
     triton, inferences = stand_in()
-    inference = Inference(inferences, "1", [], lambda message: None, lambda status, text: None)
+    inference = Inference(inferences, None, "1", [], lambda message: None, lambda status, text: None)
     request = pb.ModelInferRequest(model_name="tensorrt_llm", id="triton_final_response\x12\x02\x08\x01")
     inference.send(request)
     answer = pb.ModelStreamInferResponse()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from errors.api import InternalError
 from errors.coded_error import CodedError
-from errors.triton_front import InvalidInference, RequestTooLarge, TooManyBytes, TooManyInferences
+from errors.triton_front import InvalidInference, RequestTooLarge, TooManyBytes
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
@@ -23,6 +24,8 @@ _MAX_SMALL_BYTES = 1 << 16
 """Of a request that is not an inference."""
 _MIN_DATA_BYTES = 256
 """In one frame, of a message that has more frames."""
+_WAITING_BYTES = 64
+"""What a message takes besides its own bytes while it waits."""
 _FIRST_MESSAGE_S = 60.0
 """How long the first message of a call may take to arrive."""
 RESPONSE_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
@@ -54,16 +57,6 @@ class ClientCalls:
         self.open: dict[ClientCall, None] = {}
         """The oldest first."""
 
-    def make_room(self) -> None:
-        """For a further call. The oldest that runs nothing gives way. Raises TooManyInferences (E1111)."""
-        if len(self.open) < 2 * self.inferences.max_requests:
-            return
-        error = TooManyInferences(running=len(self.open))
-        idle = next((each for each in self.open if each.is_idle), None)
-        if idle is None:
-            raise error
-        idle.fail(error)
-
 
 class CallConnection(Protocol):
     @property
@@ -75,9 +68,15 @@ class CallConnection(Protocol):
 
     def finish(self, stream_id: int, error: tuple[int, str], *, has_begun: bool) -> None: ...
 
+    def count_refusal(self, status: int) -> None:
+        """A request was answered with an error."""
+
+    def deliver(self, call: ClientCall, *, is_read: bool) -> None:
+        """Call ``take_next`` of a call in this turn of the connection if it ``is_read`` now, else in its next."""
+
 
 class ClientCall:
-    """One call of a client. Messages that arrive while Triton is being connected wait."""
+    """One call of a client. Messages wait for the turn of their connection, and while Triton is being connected."""
 
     max_bytes = _MAX_SMALL_BYTES
     is_unary = True
@@ -93,7 +92,7 @@ class ClientCall:
         self._messages = Messages(self.max_bytes)
         self._share = self.server.budget.share(self._evict)
         self._held_bytes = 0
-        self._waiting: list[bytes | None] = []
+        self._waiting: deque[bytes | None] = deque()
         self._connecting: asyncio.Task[None] | None = None
         self._num_messages = 0
         self.server.open[self] = None
@@ -120,7 +119,7 @@ class ClientCall:
     @property
     def is_idle(self) -> bool:
         """Whether it waits for its client, and nothing runs for it."""
-        return False
+        return not self._num_messages
 
     # From the connection
 
@@ -132,7 +131,7 @@ class ClientCall:
             messages = self._messages.feed(data)
             if messages:
                 self._timer.cancel()
-                self._held_bytes += sum(map(len, messages))
+                self._held_bytes += sum(map(len, messages)) + _WAITING_BYTES * len(messages)
             self._share.is_complete = not self._messages.num_bytes
             self._share.hold(self._held_bytes + self._messages.num_bytes)
         except TooLong as exc:
@@ -147,6 +146,16 @@ class ClientCall:
 
     def half_close(self) -> None:
         self._take(None)
+
+    def take_next(self) -> bool:
+        """Process what arrived first; True if more can be processed."""
+        if self._is_ended or not self._waiting or self._connecting is not None:
+            return False
+        if not self.server.inferences.is_connected:
+            self._connecting = asyncio.create_task(self._connect())
+            return False
+        self._process(self._waiting.popleft())
+        return bool(self._waiting)
 
     def disconnect(self) -> None:
         if not self._is_ended:
@@ -163,6 +172,11 @@ class ClientCall:
             self._has_begun = True
             self.connection.send_headers(self._id, RESPONSE_HEAD)
         self.connection.send(self._id, message)
+
+    def refuse(self, message: bytes, status: int) -> None:
+        """Answer a request with an error, after which the call goes on."""
+        self.connection.count_refusal(status)
+        self.respond(message)
 
     def release(self) -> None:
         """Triton has begun to answer what it was sent."""
@@ -186,13 +200,8 @@ class ClientCall:
     # Inside
 
     def _take(self, message: bytes | None) -> None:
-        if self._connecting is not None:
-            self._waiting.append(message)
-        elif not self.server.inferences.is_connected:
-            self._waiting.append(message)
-            self._connecting = asyncio.create_task(self._connect())
-        elif not self._is_ended:
-            self._process(message)
+        self._waiting.append(message)
+        self.connection.deliver(self, is_read=True)
 
     def _process(self, message: bytes | None) -> None:
         try:
@@ -220,13 +229,12 @@ class ClientCall:
             self.fail_unexpectedly()
             return
         self._connecting = None
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            if not self._is_ended:
-                self._process(each)
+        if not self._is_ended:
+            self.connection.deliver(self, is_read=False)
 
     def _end_receiving(self) -> None:
         self._is_ended = True
+        self._waiting.clear()
         del self.server.open[self]
         self._timer.cancel()
         if self._deadline is not None:

@@ -36,10 +36,12 @@ _BUFFER = bytearray(MAX_READ_BYTES)
 and their number blocks the event loop."""
 _CLOSE_TIMEOUT_S = 5.0
 _PREFACE_BYTES = 24
-_DATA, _HEADERS, _SETTINGS = 0, 1, 4
+_DATA, _HEADERS, _SETTINGS, _CONTINUATION = 0, 1, 4, 9
 _LONG_BYTES = 256
 """Data that is worth the work of its frame."""
 _HEADERS_WORK = 4
+_FIELD_BYTES = 16
+"""Headers of a frame that are as much work as a frame: each byte may be a field of its own."""
 _STREAMS_WORK = 256
 """h2 goes through all streams for headers and settings: this number of streams costs as much as one frame."""
 _MAX_WORK = 64
@@ -129,6 +131,15 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         self._h2.incoming_buffer = FrameBuffer(server=True)
         vars(self._h2).pop("_frame_dispatch_table", None)
 
+    def end_flood(self) -> None:
+        """Tell the other side that it sends too much that brings nothing, and close."""
+        if self._transport.is_closing():
+            return
+        with suppress(ProtocolError):  # It is closed.
+            self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+        self._flush()
+        self.close()
+
     def close(self) -> None:
         """After what was written; without it if the other side does not read it."""
         self._transport.close()
@@ -149,6 +160,10 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._arrived += memoryview(_BUFFER)[:nbytes]
+        self.read()
+
+    def read(self) -> None:
+        """Read what has arrived, now or when it is this connection's turn."""
         self.read_frames()
 
     def read_frames(self) -> bool:
@@ -172,7 +187,10 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
     def _work_of(self, kind: int, length: int) -> int:
         """Of a frame, in frames without content."""
         if kind in (_HEADERS, _SETTINGS):
-            return (_HEADERS_WORK if kind == _HEADERS else 1) + len(self._h2.streams) // _STREAMS_WORK
+            own = _HEADERS_WORK + length // _FIELD_BYTES if kind == _HEADERS else 1
+            return own + len(self._h2.streams) // _STREAMS_WORK
+        if kind == _CONTINUATION:
+            return 1 + length // _FIELD_BYTES
         return int(kind != _DATA or length < _LONG_BYTES)
 
     def receive(self, data: bytes) -> None:

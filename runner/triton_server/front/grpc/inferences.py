@@ -8,9 +8,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference
-from runner.triton_server.front.answers import failure_of
+from runner.triton_server.front.answers import failure_of, statuses_of
 from runner.triton_server.front.grpc.calls import CallConnection, ClientCall, parsed
-from runner.triton_server.front.inference import ERROR, Inference
+from runner.triton_server.front.inference import ERROR, Inference, error_response
 from runner.triton_server.grpc_wire import OK, Headers, check_wire
 
 _ERRORS_END_CALL = b"triton_grpc_error", b"true"
@@ -42,9 +42,7 @@ class StreamInfer(ClientCall):
             if self._ends_at_error:
                 raise
             # As Triton does: the other requests of the stream go on.
-            error = pb.ModelStreamInferResponse(error_message=str(exc))
-            error.infer_response.id = request.id
-            self.respond(error.SerializeToString())
+            self.refuse(error_response(str(exc), request.id), statuses_of(exc)[1])
 
     def ended_sending(self) -> None:
         self._is_complete = True
@@ -63,21 +61,30 @@ class StreamInfer(ClientCall):
         key = self.server.inferences.next_key()
         inference = Inference(
             self.server.inferences,
+            self.connection,
             key,
             self.metadata,
             self._receive,
             lambda status, text: self._one_ended(key, status, text),
             is_single=self.is_unary,
         )
-        inference.send(request)
         self._running[key] = inference
+        try:
+            inference.send(request)
+        except BaseException:
+            self._running.pop(key, None)
+            raise
 
     def _receive(self, message: bytes) -> None:
-        if self._ends_at_error and message.startswith(ERROR):
-            self.finish(*failure_of(pb.ModelStreamInferResponse.FromString(message)))
+        if not message.startswith(ERROR):
+            self.respond(message)
+            return
+        status, text = failure_of(pb.ModelStreamInferResponse.FromString(message))
+        if self._ends_at_error:
+            self.finish(status, text)
             self.cancel()
         else:
-            self.respond(message)
+            self.refuse(message, status)
 
     def _one_ended(self, key: str, status: int, text: str) -> None:
         self._running.pop(key, None)

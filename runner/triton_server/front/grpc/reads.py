@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import Any
 
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2 as pb
 
 from errors.coded_error import CodedError
+from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.grpc.calls import ClientCall, parsed
+from runner.triton_server.front.starts import Start
 from runner.triton_server.grpc_client.call import Call
 from runner.triton_server.grpc_wire import OK, SERVICE
 
@@ -23,6 +27,7 @@ class PassedCall(ClientCall):
     """A call with one message and one answer, which Triton answers at once."""
 
     _call: Call | None = None
+    _start: Start | None = None
 
     def message(self, message: bytes) -> None:
         if self.method in _NOT_READY and not self.server.is_engine_ready():
@@ -33,28 +38,55 @@ class PassedCall(ClientCall):
         name = _HEALTH_LIKE if self.method == HEALTH else self.method
         request = parsed(message, getattr(pb, f"{name}Request"))
         request.DiscardUnknownFields()
-        triton = self.server.inferences.triton
-        path = HEALTH if self.method == HEALTH else f"{SERVICE}/{self.method}"
-        self._call = triton.begin_path(path, self.metadata, self.respond, self.finish)
-        self._call.send(request.SerializeToString(), is_last=True)
+        content = request.SerializeToString()
+        self._start = self.server.inferences.reads.add(self.connection, partial(self._begin, content))
 
     def cancel(self) -> None:
         if self._call is not None:
             self._call.leave()
+        elif self._start is not None:
+            self._start.end()
+
+    def _begin(self, message: bytes) -> None:
+        path = HEALTH if self.method == HEALTH else f"{SERVICE}/{self.method}"
+        try:
+            triton = self.server.inferences.triton
+            self._call = triton.begin_path(path, self.metadata, self.respond, self._ended)
+        except CodedError as exc:
+            self._loop.call_soon(self._ended, statuses_of(exc)[1], str(exc))
+            return
+        self._call.send(message, is_last=True)
+
+    def _ended(self, status: int, text: str) -> None:
+        assert self._start is not None
+        self._start.end()
+        self.finish(status, text)
 
 
 class StatisticsCall(ClientCall):
     """``ModelStatistics``."""
 
     _task: asyncio.Task[None] | None = None
+    _start: Start | None = None
 
     def message(self, message: bytes) -> None:
         request = parsed(message, pb.ModelStatisticsRequest)
-        self._task = asyncio.create_task(self._answer(request.name, request.version))
+        self._start = self.server.statistics.add(self.connection, partial(self._begin, request))
 
     def cancel(self) -> None:
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
+        if self._task is not None:
+            if self._task is not asyncio.current_task():
+                self._task.cancel()
+        elif self._start is not None:
+            self._start.end()
+
+    def _begin(self, request: Any) -> None:
+        self._task = asyncio.create_task(self._answer(request.name, request.version))
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: object) -> None:
+        assert self._start is not None
+        self._start.end()
 
     async def _answer(self, model: str, version: str) -> None:
         try:

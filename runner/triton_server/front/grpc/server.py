@@ -11,7 +11,7 @@ from h2.settings import SettingCodes
 
 from errors.api import InvalidAPIKey
 from errors.coded_error import CodedError
-from errors.triton_front import ClosedEndpoint, TooManyBytes
+from errors.triton_front import ClosedEndpoint, TooManyBytes, TooManyInferences
 from runner.supervision.turns import FIRST_READ_BYTES
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.connections import Connections
@@ -19,7 +19,16 @@ from runner.triton_server.front.grpc.calls import RESPONSE_HEAD, ClientCall, Cli
 from runner.triton_server.front.grpc.connection import MAX_HEADERS_BYTES, HTTP2Connection
 from runner.triton_server.front.grpc.inferences import Infer, StreamInfer
 from runner.triton_server.front.grpc.reads import HEALTH, PassedCall, StatisticsCall
-from runner.triton_server.grpc_wire import SERVICE, UNIMPLEMENTED, Headers, timeout_s
+from runner.triton_server.front.starts import Starts
+from runner.triton_server.grpc_wire import (
+    OK,
+    RESOURCE_EXHAUSTED,
+    SERVICE,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+    Headers,
+    timeout_s,
+)
 
 _READ_METHODS = {
     *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig"),
@@ -39,6 +48,14 @@ _MAX_STREAMS = 1024
 _MAX_UNREAD_BYTES = 1 << 20
 _MAX_IDLE_FRAMES = 1000
 """Frames a second that bring no request nearer to its end, besides those that answers bring about."""
+_MAX_REFUSALS = 1000
+"""Requests a second that are refused, except those for which there is no place."""
+_REFUSAL_PARTS = 8
+"""A refused request is as much work as so many frames."""
+_MAX_MESSAGES = 4
+"""Of a connection, before others have their turn."""
+_MAX_STATISTICS = 4
+"""Calls at once that read them."""
 _FRAMES_PER_MESSAGE = 2
 """Of an answer: by each a client may open two windows."""
 _MAX_MESSAGE_CHARACTERS = 4096
@@ -52,9 +69,23 @@ class GRPCServer(ClientCalls):
     def __init__(self, *shared: Any, **options: Any) -> None:
         super().__init__(*shared, **options)
         self.connections: Connections[GRPCConnection] = Connections(_MAX_CONNECTIONS)
+        self.statistics = Starts(_MAX_STATISTICS)
 
     def connection(self) -> GRPCConnection:
         return GRPCConnection(self)
+
+    def make_room(self) -> None:
+        """For a further call: an idle one of the connection with the most calls gives way.
+
+        Raises TooManyInferences (E1111).
+        """
+        if len(self.open) < 2 * self.inferences.max_requests:
+            return
+        error = TooManyInferences(running=len(self.open))
+        idle = max(self.connections, key=lambda each: len(each.calls)).idle_call()
+        if idle is None:
+            raise error
+        idle.fail(error)
 
 
 class GRPCConnection(HTTP2Connection):
@@ -63,10 +94,13 @@ class GRPCConnection(HTTP2Connection):
     def __init__(self, server: GRPCServer) -> None:
         super().__init__()
         self.server = server
-        self._streams: dict[int, ClientCall] = {}
+        self.calls: dict[int, ClientCall] = {}
         self._share = server.budget.share(self._evict)
         self.read_bytes = FIRST_READ_BYTES
+        self._undelivered: dict[ClientCall, None] = {}
+        """Calls with messages that wait for this connection's turn."""
         self._idle_frames = 0
+        self._refusals = 0
         self._since_s = 0.0
         self._paused_s = 0.0
         self._useless = 0
@@ -83,32 +117,61 @@ class GRPCConnection(HTTP2Connection):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.server.connections.remove(self)
-        for stream in list(self._streams.values()):
+        for stream in list(self.calls.values()):
             stream.disconnect()
-        self._streams.clear()
+        self.calls.clear()
+        self._undelivered.clear()
         self._share.end()
         self.free()
 
     @property
     def is_idle(self) -> bool:
-        return not self._streams
+        return not self.calls
+
+    def idle_call(self) -> ClientCall | None:
+        """The oldest."""
+        return next((each for each in self.calls.values() if each.is_idle), None)
 
     def abort(self) -> None:
         self._transport.abort()
 
-    def read_frames(self) -> bool:
-        self._useless = 0
-        turns = self.server.connections.turns
-        if is_complete := super().read_frames():
-            self.read_bytes = turns.after_read(self, self._useless, self.read_bytes)
+    def read(self) -> None:
+        if self.server.connections.turns.has_time():
+            self.read_frames()
         else:
-            turns.wait(self, self._useless)
+            self.server.connections.turns.wait(self)
+
+    def read_frames(self) -> bool:
+        is_complete = self._process_messages()
+        if is_complete and not self.is_closing():
+            is_complete = super().read_frames()
+            is_complete = self._process_messages() and is_complete
+        turns, useless, self._useless = self.server.connections.turns, self._useless, 0
+        if is_complete:
+            self.read_bytes = turns.after_read(self, useless, self.read_bytes)
+        else:
+            turns.wait(self, useless)
         if self.arriving_bytes != self._share.num_bytes and not self.is_closing():
             try:
                 self._share.hold(self.arriving_bytes)
             except TooManyBytes as exc:
                 self._evict(exc)
         return is_complete
+
+    def deliver(self, call: ClientCall, *, is_read: bool) -> None:
+        self._undelivered[call] = None
+        if not is_read:
+            self.server.connections.turns.wait(self)
+
+    def _process_messages(self) -> bool:
+        """Process few. False if others are left."""
+        for _ in range(_MAX_MESSAGES):
+            if (call := next(iter(self._undelivered), None)) is None:
+                return True
+            del self._undelivered[call]
+            if call.take_next():
+                self._undelivered[call] = None
+        return not self._undelivered
 
     def _evict(self, error: TooManyBytes) -> None:
         self.abort()
@@ -129,17 +192,17 @@ class GRPCConnection(HTTP2Connection):
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, DataReceived):
-            stream = self._streams.get(event.stream_id)
+            stream = self.calls.get(event.stream_id)
             if stream is None or not stream.receive(event.data):
                 self._count_idle_frame()
         elif isinstance(event, RequestReceived):
             self._begin(event.stream_id, [(bytes(name), bytes(value)) for name, value in event.headers])
         elif isinstance(event, StreamEnded):
-            if (stream := self._streams.get(event.stream_id)) is not None:
+            if (stream := self.calls.get(event.stream_id)) is not None:
                 stream.half_close()
         elif isinstance(event, StreamReset):
             self._count_idle_frame()
-            if (stream := self._streams.pop(event.stream_id, None)) is not None:
+            if (stream := self.calls.pop(event.stream_id, None)) is not None:
                 stream.disconnect()
         elif isinstance(event, ConnectionTerminated):
             self.close()  # h2 sends nothing more.
@@ -155,7 +218,9 @@ class GRPCConnection(HTTP2Connection):
     def finish(self, stream_id: int, error: tuple[int, str], *, has_begun: bool) -> None:
         """End a call with a status and its message, and forget it."""
         status, text = error
-        self._streams.pop(stream_id, None)
+        if status != OK:
+            self.count_refusal(status)
+        self.calls.pop(stream_id, None)
         trailers = [(b"grpc-status", b"%d" % status)]
         if text:
             trailers.append((b"grpc-message", quote(text[:_MAX_MESSAGE_CHARACTERS], safe=_SAFE).encode()))
@@ -174,7 +239,7 @@ class GRPCConnection(HTTP2Connection):
             error = UNIMPLEMENTED, f"there is no method {path[:200]}"
             self.finish(stream_id, error, has_begun=False)
             return
-        self._streams[stream_id] = stream
+        self.calls[stream_id] = stream
         if (timeout := timeout_s(fields.get(b"grpc-timeout", b""))) is not None:
             stream.end_within(timeout)
 
@@ -186,7 +251,7 @@ class GRPCConnection(HTTP2Connection):
         server.make_room()
         metadata = [(name, fields[name]) for name in _METADATA if name in fields]
         if method in (_INFER, _STREAM):
-            server.inferences.check_room()
+            server.inferences.check_room(self)
             return (Infer if method == _INFER else StreamInfer)(self, stream_id, method, metadata)
         if method == _STATISTICS:
             return StatisticsCall(self, stream_id, method, metadata)
@@ -196,11 +261,22 @@ class GRPCConnection(HTTP2Connection):
             return PassedCall(self, stream_id, method, metadata)
         return None
 
+    def count_refusal(self, status: int) -> None:
+        self._useless += _REFUSAL_PARTS
+        if status not in (RESOURCE_EXHAUSTED, UNAVAILABLE):
+            self._begin_second()
+            self._refusals += 1
+            if self._refusals > _MAX_REFUSALS:
+                self.end_flood()
+
     def _count_idle_frame(self) -> None:
-        now_s = self._loop.time()
-        if now_s - self._since_s > 1:
-            self._since_s, self._idle_frames = now_s, 0
+        self._begin_second()
         self._idle_frames += 1
         self._useless += 1
         if self._idle_frames > _MAX_IDLE_FRAMES:
-            self._transport.abort()
+            self.end_flood()
+
+    def _begin_second(self) -> None:
+        now_s = self._loop.time()
+        if now_s - self._since_s > 1:
+            self._since_s, self._idle_frames, self._refusals = now_s, 0, 0

@@ -69,7 +69,7 @@ class HTTPServer:
         if path not in _OPEN_PATHS and not self._keys.accept(request.headers.get(b"authorization", b"")):
             raise InvalidAPIKey
         if request.method == "POST" and _INFERENCE.fullmatch(path):
-            self._inferences.check_room()
+            self._inferences.check_room(None)
 
     def handle(self, request: Request, connection: HTTPConnection) -> None:
         path = request.path
@@ -133,7 +133,7 @@ class HTTPServer:
             is_single = action == "infer"
             key = self._inferences.next_key()
             inference = Inference(
-                self._inferences, key, metadata, answer.receive, answer.end, is_single=is_single
+                self._inferences, connection, key, metadata, answer.receive, answer.end, is_single=is_single
             )
             connection.on_disconnect = answer.cancel = inference.cancel
             try:

@@ -27,11 +27,12 @@ from tests.runner.triton_server.grpc_client.server import HEAD, Server
 class Client:
     """Of one inference call. ``got`` and ``ends`` are what it hears."""
 
-    def __init__(self, inferences: Inferences, *, is_single: bool = False) -> None:
+    def __init__(self, inferences: Inferences, *, is_single: bool = False, client: object = None) -> None:
         self.got: list[Any] = []
         self.ends: list[tuple[int, str]] = []
         self.inference = Inference(
             inferences,
+            client,
             inferences.next_key(),
             [],
             lambda message: self.got.append(pb.ModelStreamInferResponse.FromString(message)),

@@ -22,6 +22,7 @@ from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc.server import GRPCServer
 from runner.triton_server.front.inference import Inferences
+from runner.triton_server.front.starts import Starts
 from runner.triton_server.grpc_wire import SERVICE
 from tests.fuzz.front_connections import UnreachableTriton
 from tests.runner.triton_server.transport import Transport
@@ -38,7 +39,10 @@ class ConnectedTriton:
     running = 0
     max_requests = 100
 
-    def check_room(self) -> None:
+    def __init__(self) -> None:
+        self.reads = Starts(32)
+
+    def check_room(self, client: object) -> None:
         if self.running >= self.max_requests:
             raise TooManyInferences(running=self.running)
 

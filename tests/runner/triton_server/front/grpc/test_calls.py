@@ -7,6 +7,7 @@ import struct
 from itertools import pairwise
 
 import pytest
+from h2.events import DataReceived
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
@@ -217,9 +218,9 @@ def test_each_request_of_a_stream_has_a_call_of_its_own() -> None:
 
     async def work() -> None:
         client, triton, stream_id = await _inference()
-        for model in ("tensorrt_llm", "unknown"):
+        for model in ("tensorrt_llm", "ensemble"):
             request = pb.ModelInferRequest(model_name=model).SerializeToString()
-            client.h2.send_data(stream_id, prefixed(request), end_stream=model == "unknown")
+            client.h2.send_data(stream_id, prefixed(request), end_stream=model == "ensemble")
         await client.flush()
         assert [len(call.sent) for call in triton.calls] == [1, 1, 1]
         for call in list(triton.calls):
@@ -229,6 +230,36 @@ def test_each_request_of_a_stream_has_a_call_of_its_own() -> None:
             await client.flush()
         assert client.trailers(stream_id)["grpc-status"] == "0"
         assert (client.inferences.running, client.budget.held_bytes) == (0, 0)
+
+    asyncio.run(work())
+
+
+def test_a_request_that_is_reset_before_its_turn_never_reaches_triton() -> None:
+    """Triton takes memory for each call, also for one that ends at once."""
+
+    async def work() -> None:
+        client, triton, _ = await _inference()
+        request = prefixed(pb.ModelInferRequest(model_name="tensorrt_llm").SerializeToString())
+        for _ in range(20):
+            stream_id = client.begin("ModelStreamInfer")
+            client.h2.send_data(stream_id, request)
+            client.h2.reset_stream(stream_id)
+        await client.flush()
+        assert len(triton.calls) == client.inferences.running == 1
+        assert not client.is_closed
+
+    asyncio.run(work())
+
+
+def test_a_request_for_an_unknown_model_gets_its_error_and_the_stream_goes_on() -> None:
+    async def work() -> None:
+        client, triton, stream_id = await _inference()
+        client.h2.send_data(stream_id, EMPTY)
+        await client.flush()
+        (answer,) = (each for each in client.events if isinstance(each, DataReceived))
+        assert "E1108" in pb.ModelStreamInferResponse.FromString(answer.data[5:]).error_message
+        assert len(triton.calls) == 1
+        assert "grpc-status" not in client.trailers(stream_id)
 
     asyncio.run(work())
 

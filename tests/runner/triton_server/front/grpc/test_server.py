@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
+from collections.abc import Callable
 
 import pytest
-from h2.events import Event, ResponseReceived
+from h2.errors import ErrorCodes
+from h2.events import ConnectionTerminated, Event, ResponseReceived
 from h2.settings import SettingCodes
 from hyperframe.frame import (
     ContinuationFrame,
@@ -24,7 +26,10 @@ from hyperframe.frame import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.supervision import turns as turns_module
 from runner.supervision.turns import Turns
+from runner.triton_server.front.grpc.server import _MAX_MESSAGES
+from tests.fuzz.triton_standin import stand_in
 from tests.runner.triton_server.front.grpc.client import (
     EMPTY,
     MAX_BODY_BYTES,
@@ -81,6 +86,73 @@ def test_data_in_tiny_frames_closes_the_connection(size: int) -> None:
                 await client.feed_frames([DataFrame(stream_id, b"a" * size)] * 100)
         assert client.transport.is_closing()
         assert client.budget.held_bytes == len(client.server.open) == 0
+
+    run(work)
+
+
+REFUSED: dict[str, Callable[[Client], None]] = {
+    "empty messages": lambda client: client.h2.send_data(client.begin("ModelStreamInfer"), EMPTY * 1100),
+    "calls of no method": lambda client: client.h2.end_stream(client.begin("Nothing")),
+    "calls without a message": lambda client: client.h2.end_stream(client.begin("ModelInfer")),
+    "calls of closed endpoints": lambda client: client.h2.end_stream(client.begin("TraceSetting")),
+}
+
+
+@pytest.mark.parametrize("send", REFUSED.values(), ids=REFUSED)
+def test_requests_that_are_refused_are_processed_in_turn_and_then_close_the_connection(
+    send: Callable[[Client], None],
+) -> None:
+    async def work() -> None:
+        client = Client(inferences=stand_in()[1])
+        await client.open()
+        client.connection._since_s = math.inf  # All happens within one second.
+        send(client)
+        client.transport.feed(client.h2.data_to_send())
+        assert client.connection._refusals <= 2 * _MAX_MESSAGES
+        await client.feed(b"")
+        for _ in range(1100):
+            if not client.is_closed:
+                send(client)
+                await client.flush()
+        assert client.transport.is_closing()
+        (end,) = (each for each in client.events if isinstance(each, ConnectionTerminated))
+        assert end.error_code == ErrorCodes.ENHANCE_YOUR_CALM
+        assert client.budget.held_bytes == len(client.server.open) == 0
+
+    run(work)
+
+
+def test_requests_without_a_place_close_no_connection() -> None:
+    """It is not the fault of their client."""
+
+    async def work() -> None:
+        client = Client(inferences=stand_in()[1])
+        client.inferences.running = client.inferences.max_requests
+        await client.open()
+        client.connection._since_s = math.inf
+        for _ in range(1200):
+            client.begin("ModelStreamInfer")
+            if not client.is_closed:
+                await client.flush()
+        assert not client.is_closed
+
+    run(work)
+
+
+def test_only_so_many_connections_are_read_in_a_step_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        monkeypatch.setattr(turns_module, "_STEP_S", 0.0)
+        client = Client()
+        client.h2.initiate_connection()
+        stream_id = client.begin("ServerReady")
+        client.h2.send_data(stream_id, EMPTY, end_stream=True)
+        client.transport.feed(client.h2.data_to_send())
+        assert not client.transport.is_reading()
+        monkeypatch.setattr(turns_module, "_STEP_S", 1.0)
+        await client.feed(b"")
+        assert client.trailers(stream_id)["grpc-status"] == "0"
 
     run(work)
 

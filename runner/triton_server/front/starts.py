@@ -1,0 +1,98 @@
+"""Admission to Triton: few calls begin there at once, and the others wait, one of each client connection in turn.
+
+A call that its client resets while it waits never reaches Triton, which takes memory for each call, and works
+on all that it has before it comes to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+
+_POLL_S = 0.02
+
+
+class Start:
+    """A call that waits, or that Triton begins; ``end`` it once Triton has answered."""
+
+    def __init__(self, starts: Starts, client: object, begin: Callable[[], None]) -> None:
+        self._starts = starts
+        self.client = client
+        self.begin = begin
+        self.is_left = False
+        """Its client has disconnected: it counts until Triton has ended it."""
+        self.on_refusal: Callable[[], None] | None = None
+        """Called instead of ``begin`` if the call has to give way to one of another client."""
+
+    def end(self) -> None:
+        """Also of one that waits: it does not begin."""
+        self._starts.end(self)
+
+
+class Starts:
+    """At most ``limit`` begin at once. After ``begin_s`` a call counts as begun though Triton has not answered."""
+
+    def __init__(self, limit: int, begin_s: float = math.inf) -> None:
+        self._limit = limit
+        self._begin_s = begin_s
+        self._begun: dict[Start, float] = {}
+        """With the time."""
+        self._waiting: dict[object, dict[Start, None]] = {}
+        """By client connection; that whose turn is next is the first."""
+        self._is_polling = False
+
+    def add(self, client: object, begin: Callable[[], None]) -> Start:
+        """Call ``begin`` now, or when it is its turn."""
+        start = Start(self, client, begin)
+        self._waiting.setdefault(client, {})[start] = None
+        self._begin_waiting()
+        return start
+
+    def end(self, start: Start) -> None:
+        if self._begun.pop(start, None) is not None:
+            self._begin_waiting()
+        else:
+            self._forget(start)
+
+    def make_room(self, client: object) -> bool:
+        """Refuse the last of the client with the most waiting calls, unless ``client`` has about as many."""
+        most = max(self._waiting.values(), key=len, default={})
+        if len(most) <= len(self._waiting.get(client, ())) + 1:
+            return False
+        start = next(reversed(most))
+        self._forget(start)
+        if start.on_refusal is not None:
+            start.on_refusal()
+        return True
+
+    def _begin_waiting(self) -> None:
+        while self._waiting and self._has_place():
+            client, waiting = next(iter(self._waiting.items()))
+            start = next(iter(waiting))
+            self._forget(start)
+            if waiting:  # The next turn is another client's.
+                del self._waiting[client]
+                self._waiting[client] = waiting
+            self._begun[start] = time.monotonic()
+            start.begin()
+        if self._waiting and not self._is_polling and self._begin_s < math.inf:
+            self._is_polling = True
+            asyncio.get_running_loop().call_later(_POLL_S, self._poll)
+
+    def _poll(self) -> None:
+        self._is_polling = False
+        self._begin_waiting()
+
+    def _has_place(self) -> bool:
+        if len(self._begun) >= self._limit:
+            end_s = time.monotonic() - self._begin_s
+            for start in [each for each, time_s in self._begun.items() if time_s < end_s and not each.is_left]:
+                del self._begun[start]
+        return len(self._begun) < self._limit
+
+    def _forget(self, start: Start) -> None:
+        waiting = self._waiting.get(start.client)
+        if waiting is not None and waiting.pop(start, start) is None and not waiting:
+            del self._waiting[start.client]
