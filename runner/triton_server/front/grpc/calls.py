@@ -117,9 +117,9 @@ class ClientCall:
         """The client waits for no results any more."""
 
     @property
-    def is_idle(self) -> bool:
-        """Whether it waits for its client, and nothing runs for it."""
-        return not self._num_messages
+    def gives_way(self) -> bool:
+        """Whether it may end so that another client can begin a call."""
+        return True
 
     # From the connection
 

@@ -54,7 +54,7 @@ class StreamInfer(ClientCall):
             inference.cancel()
 
     @property
-    def is_idle(self) -> bool:
+    def gives_way(self) -> bool:
         return not self._running
 
     def _send(self, request: Any) -> None:

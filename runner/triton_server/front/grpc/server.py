@@ -75,17 +75,18 @@ class GRPCServer(ClientCalls):
         return GRPCConnection(self)
 
     def make_room(self) -> None:
-        """For a further call: an idle one of the connection with the most calls gives way.
+        """For a further call: one of the connection with the most calls gives way.
 
         Raises TooManyInferences (E1111).
         """
         if len(self.open) < 2 * self.inferences.max_requests:
             return
         error = TooManyInferences(running=len(self.open))
-        idle = max(self.connections, key=lambda each: len(each.calls)).idle_call()
-        if idle is None:
-            raise error
-        idle.fail(error)
+        for connection in sorted(self.connections, key=lambda each: len(each.calls), reverse=True):
+            if (call := connection.call_that_gives_way()) is not None:
+                call.fail(error)
+                return
+        raise error
 
 
 class GRPCConnection(HTTP2Connection):
@@ -128,9 +129,9 @@ class GRPCConnection(HTTP2Connection):
     def is_idle(self) -> bool:
         return not self.calls
 
-    def idle_call(self) -> ClientCall | None:
-        """The oldest."""
-        return next((each for each in self.calls.values() if each.is_idle), None)
+    def call_that_gives_way(self) -> ClientCall | None:
+        """The last one that may."""
+        return next((each for each in reversed(self.calls.values()) if each.gives_way), None)
 
     def abort(self) -> None:
         self._transport.abort()

@@ -123,7 +123,7 @@ def test_requests_that_are_refused_are_processed_in_turn_and_then_close_the_conn
 
 
 def test_requests_without_a_place_close_no_connection() -> None:
-    """It is not the fault of their client."""
+    """It is no fault of their client."""
 
     async def work() -> None:
         client = Client(inferences=stand_in()[1])
@@ -271,6 +271,12 @@ def test_ten_thousand_streams_are_bounded_over_all_connections() -> None:
         refused = [each for each in client.events if isinstance(each, ResponseReceived)]
         assert len(refused) == 100
         assert dict(refused[0].headers)["grpc-status"] == str(RESOURCE_EXHAUSTED)
+        other = Client(inferences=client.inferences)
+        other.connection.server = other.server = client.server
+        client.server.connections.add(other.connection)
+        await other.open()
+        assert "has no message" in (await other.call("ModelInfer", b""))["grpc-message"]
+        assert len(client.server.open) == 199  # One of the client with the most gave way.
         client.inferences.max_requests = 100_000
         client.h2.remote_settings.max_concurrent_streams = 5000  # It does not keep to the server's.
         client.h2.remote_settings.acknowledge()
