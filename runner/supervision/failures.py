@@ -4,12 +4,17 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 
 from runner.supervision.child import Log
 
+BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Waits between attempts to start; then the last one each time."""
+_STABLE_S = 60.0
+"""After which a process that was ready did not fail soon."""
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
 _LOG_CAUSES = (
     (
@@ -39,6 +44,8 @@ class ProcessFailure:
     part: str
     reason: str
     log_tail: tuple[str, ...]
+    counts: bool = True
+    """Towards the limit: not if clients may have caused it."""
 
 
 def oom_kills() -> int:
@@ -63,8 +70,28 @@ def likely_cause(failure: ProcessFailure, new_oom_kills: int) -> str:
     return next((cause for name, cause in _SIGNAL_CAUSES.items() if name in failure.reason), "unknown")
 
 
+class Backoff:
+    """Waits between attempts to start a process. If it fails soon after it was ready, they go on to grow."""
+
+    def __init__(self) -> None:
+        self._ready_s = time.monotonic()
+        self._failures = -1
+
+    def ready(self) -> None:
+        self._ready_s = time.monotonic()
+
+    def failed(self) -> None:
+        """The process was ready, and can't go on."""
+        is_stable = time.monotonic() - self._ready_s > _STABLE_S
+        self._failures = 0 if is_stable else self._failures + 1
+
+    def waits_s(self) -> Iterator[float]:
+        waits_s = (0.0, *BACKOFF_S)
+        return chain(waits_s[self._failures :], repeat(waits_s[-1]))
+
+
 class FailureLog:
-    """Records each failure, and sets ``unrecoverable`` after ``limit`` failures within ``window_s``."""
+    """Records each failure, and sets ``unrecoverable`` after ``limit`` that count within ``window_s``."""
 
     def __init__(
         self,
@@ -87,7 +114,8 @@ class FailureLog:
             self._log(f"flight recorder: {self._record(failure)}")
         except Exception as exc:  # noqa: BLE001 - a failure counts, recorded or not
             self._log(f"warning: the flight recorder could not write: {type(exc).__name__}: {exc}")
-        self._times_s.append(time.monotonic())
+        if failure.counts:
+            self._times_s.append(time.monotonic())
         if len(self._times_s) == self._limit and self._times_s[-1] - self._times_s[0] <= self._window_s:
             limit = f"{self._limit} failures within {self._window_s:g} s"
             self._log(f"{limit} (FAILURE_LIMIT, FAILURE_WINDOW): giving up")

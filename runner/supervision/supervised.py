@@ -11,7 +11,6 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from itertools import chain, repeat
 from typing import ClassVar
 
 from engine.machine.processes import StoppedWatch, descendants
@@ -19,14 +18,12 @@ from errors.coded_error import CodedError
 from errors.triton import TritonUnknownError
 from errors.wire import ExitReason
 from runner.supervision.child import Child, Log, cancelled, how_ended
-from runner.supervision.failures import ProcessFailure
+from runner.supervision.failures import Backoff, ProcessFailure
 
 _READY_POLL_S = 0.05
 _WATCH_POLL_S = 0.25
 _LIST_S = 10.0
 _HEARTBEAT_S = 1.0
-_BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Waits between attempts to start; then the last one each time."""
 _ANSWER_TIMEOUT_S = 1.5
 """A process that hangs is unresponsive 2.5 to 4 s later."""
 _MISSED_UNRESPONSIVE = 2
@@ -59,6 +56,7 @@ class SupervisedProcess(ABC):
         *,
         start_timeout_s: float,
         hang_timeout_s: float,
+        is_exposed: bool = False,
     ) -> None:
         self.child = child
         self.exit_reason = ExitReason()
@@ -71,6 +69,7 @@ class SupervisedProcess(ABC):
         self._on_failure = on_failure
         self._start_timeout_s = start_timeout_s
         self._hang_timeout_s = hang_timeout_s
+        self._is_exposed, self._backoff = is_exposed, Backoff()
         self._starting: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._kill_reason: str | None = None
@@ -209,12 +208,14 @@ class SupervisedProcess(ABC):
     async def _supervise(self) -> None:
         """Replace the process each time that it fails, until it failed too often."""
         while True:
+            self._backoff.ready()
             try:
                 reason = await self._failure()
             except Exception as exc:  # noqa: BLE001 - a supervisor must not end silently
                 reason = f"it can't be watched ({type(exc).__name__}: {exc})"
             self.state, self.down_reason = State.DOWN, reason
             self._log(f"{self.child.name} can't go on: {reason}")
+            self._backoff.failed()
             if not await self._replace(reason):
                 return
             self._log(f"{self.child.name} is ready again")
@@ -222,16 +223,16 @@ class SupervisedProcess(ABC):
     async def _replace(self, reason: str) -> bool:
         """End the process, and start others until one is ready; False if it failed too often."""
         failure = self._part, reason, reason
-        for wait_s in chain((0.0,), _BACKOFF_S, repeat(_BACKOFF_S[-1])):
+        error: CodedError | None = None
+        for wait_s in self._backoff.waits_s():
             try:
                 try:
                     await self._end(signal.SIGKILL)
                 finally:
-                    goes_on = self._report(*failure)
+                    goes_on = self._report(*failure, counts=error is not None or not self._is_exposed)
                 if not goes_on:
                     return False
-                if wait_s:
-                    self._log(f"{failure[1]}; next try in {wait_s:g} s")
+                self._log(f"{failure[1]}; next try in {wait_s:g} s")
                 await asyncio.sleep(wait_s)
                 self.restarts += 1
                 await self._try_start()
@@ -239,16 +240,16 @@ class SupervisedProcess(ABC):
             except CodedError as exc:
                 error = exc
             except Exception as exc:  # noqa: BLE001 - a supervisor must not end silently
-                reason = f"{self.child.name} could not be replaced ({type(exc).__name__}: {exc})"
-                error = TritonUnknownError(reason=reason)
+                text = f"{self.child.name} could not be replaced ({type(exc).__name__}: {exc})"
+                error = TritonUnknownError(reason=text)
                 self._log(str(error))
                 await asyncio.sleep(wait_s)
             failure = f"{self._part} start", str(error), error.sentence
         raise AssertionError("repeat has no end")
 
-    def _report(self, part: str, reason: str, sentence: str) -> bool:
+    def _report(self, part: str, reason: str, sentence: str, *, counts: bool) -> bool:
         """Report a failure; False if there were too many. Clients get ``sentence``."""
-        goes_on = self._on_failure(ProcessFailure(part, reason, tuple(self.child.log_tail)))
+        goes_on = self._on_failure(ProcessFailure(part, reason, tuple(self.child.log_tail), counts))
         if not goes_on:
             self.down_reason = f"{sentence}, and it failed too often"
         return goes_on

@@ -118,6 +118,7 @@ class EngineStack:
             self._is_triton_waiting,
             self.failure_log().add,
             self._on_restart,
+            has_engine=rendered.is_cpp,
         )
         if not rendered.is_cpp:
             client = await self._start_engine_server(engine, rendered)

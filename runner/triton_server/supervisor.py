@@ -46,8 +46,10 @@ class TritonServer(SupervisedProcess):
         is_waiting: Callable[[], bool],
         on_failure: Callable[[ProcessFailure], bool],
         on_restart: Callable[[], object],
+        *,
+        has_engine: bool,
     ) -> None:
-        """``is_waiting``: whether Triton's models wait for the engine."""
+        """``is_waiting``: whether Triton's models wait for the engine. ``has_engine``: it is Triton's own."""
         settings = command.settings
         super().__init__(
             "triton",
@@ -56,6 +58,7 @@ class TritonServer(SupervisedProcess):
             on_failure,
             start_timeout_s=settings.triton_start_timeout_s,
             hang_timeout_s=settings.triton_hang_timeout_s,
+            is_exposed=not has_engine,
         )
         self._heartbeat = Heartbeat(command.ports.http_url, command.ports.metrics_url)
         self._on_restart = on_restart

@@ -77,6 +77,8 @@ class BoundedProtocol(asyncio.Protocol):
     _expects_continue = False
     _is_receiving = False
     """From the first byte of a request to its last."""
+    _is_blank = False
+    """The last read has only blank lines, before a request."""
     _is_in_head = False
     _head_bytes = 0
     _wire_bytes = 0
@@ -149,6 +151,7 @@ class BoundedProtocol(asyncio.Protocol):
                 self.transport.abort()
             return
         self._num_small = 0
+        self._is_blank = not self._is_receiving
         try:
             self._parser.feed_data(data)
         except HttpParserError as exc:  # What the parser refuses, and what our own functions below do.
@@ -160,8 +163,11 @@ class BoundedProtocol(asyncio.Protocol):
 
     def _count(self, num_bytes: int) -> None:
         limits = self.registry.limits
+        self._wire_bytes += num_bytes
+        if self._is_blank and self._wire_bytes > limits.max_head_bytes:
+            self._reject(HeaderTooLarge(max_bytes=limits.max_head_bytes))
+            return
         if self._is_receiving:
-            self._wire_bytes += num_bytes
             most_bytes = limits.max_head_bytes + _WIRE_FACTOR * limits.max_body_bytes + MAX_READ_BYTES
             if self._is_in_head and self._wire_bytes > limits.max_head_bytes:
                 self._reject(HeaderTooLarge(max_bytes=limits.max_head_bytes))
@@ -175,6 +181,7 @@ class BoundedProtocol(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._url, self._headers, self._expects_continue = b"", [], False
         self._is_receiving = self._is_in_head = True
+        self._is_blank = False
         self._head_bytes = self._wire_bytes = 0
         self.registry.request_began(self)
 
@@ -257,7 +264,8 @@ class BoundedProtocol(asyncio.Protocol):
             return
         if self._last is not None and not self._last.is_complete:
             self._last.received_all()
-        self._is_receiving = False
+        self._is_receiving = self._is_blank = False
+        self._wire_bytes = 0
         self.registry.request_arrived(self)
 
     def _start(self, exchange: Exchange) -> None:

@@ -52,6 +52,7 @@ class TritonFront(SupervisedProcess):
             on_failure,
             start_timeout_s=max(_MIN_START_TIMEOUT_S, settings.triton_start_timeout_s),
             hang_timeout_s=_HANG_TIMEOUT_S,
+            is_exposed=True,
         )
         self._settings = settings
         self._triton = triton

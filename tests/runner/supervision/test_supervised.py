@@ -16,9 +16,10 @@ import pytest
 
 from errors.coded_error import CodedError
 from errors.triton import TritonStartFailed
+from runner.supervision import failures as failures_module
 from runner.supervision import supervised
 from runner.supervision.child import Child, with_parent
-from runner.supervision.failures import FailureLog, ProcessFailure
+from runner.supervision.failures import Backoff, FailureLog, ProcessFailure
 from runner.supervision.supervised import State, SupervisedProcess
 from tests import fast
 from tests.runner.servers import DEADLINE_S, is_running
@@ -54,6 +55,7 @@ class Program(SupervisedProcess):
         has_child: bool = False,
         hang_timeout_s: float = 600,
         start_timeout_s: float = DEADLINE_S,
+        is_exposed: bool = False,
     ) -> None:
         self.lines: list[str] = []
         self.path = folder / "socket"
@@ -68,6 +70,7 @@ class Program(SupervisedProcess):
             on_failure,
             start_timeout_s=start_timeout_s,
             hang_timeout_s=hang_timeout_s,
+            is_exposed=is_exposed,
         )
 
     async def launch(self) -> None:
@@ -242,7 +245,7 @@ def test_a_start_that_fails_is_tried_again_whatever_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that is missing, one that ends, and an error of ``launch`` itself."""
-    monkeypatch.setattr(supervised, "_BACKOFF_S", (0.01,))
+    monkeypatch.setattr(failures_module, "BACKOFF_S", (0.01,))
     failures = Failures()
 
     async def run() -> None:
@@ -336,7 +339,7 @@ def test_hooks_that_raise_do_not_end_the_supervision(tmp_path: Path, monkeypatch
 def test_errors_while_a_process_is_replaced_are_logged_with_a_code_and_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:
-    monkeypatch.setattr(supervised, "_BACKOFF_S", (0.01,))
+    monkeypatch.setattr(failures_module, "BACKOFF_S", (0.01,))
     failures = Failures()
 
     async def run() -> None:
@@ -382,7 +385,7 @@ def test_a_flight_record_that_fails_counts_and_does_not_raise(tmp_path: Path) ->
 def test_a_process_that_can_never_be_cleaned_up_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervised, "_BACKOFF_S", (0.01,))
+    monkeypatch.setattr(failures_module, "BACKOFF_S", (0.01,))
 
     async def run() -> None:
         unrecoverable = asyncio.Event()
@@ -448,3 +451,41 @@ def test_kill_now_ends_all_at_once_from_any_thread(tmp_path: Path) -> None:
             await until(lambda: not any(map(is_running, pids)))
 
     asyncio.run(run())
+
+
+def test_what_clients_may_end_is_started_again_as_often_as_they_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its starts that fail count."""
+    monkeypatch.setattr(failures_module, "BACKOFF_S", (0.01,))
+
+    async def run() -> None:
+        unrecoverable = asyncio.Event()
+        log = FailureLog(lambda failure: tmp_path, 2, 600, lambda line: None, unrecoverable)
+        program = Program(tmp_path, log.add, is_exposed=True)
+        async with started(program):
+            for number in range(4):
+                assert program.pid is not None
+                os.kill(program.pid, signal.SIGKILL)
+                await until(lambda number=number: program.restarts == number + 1 and program.is_serving)  # type: ignore[misc]
+            assert not unrecoverable.is_set()
+            program.python = "/no/such/python"
+            assert program.pid is not None
+            os.kill(program.pid, signal.SIGKILL)
+            await asyncio.wait_for(unrecoverable.wait(), DEADLINE_S)
+
+    asyncio.run(run())
+
+
+def test_a_process_that_fails_soon_after_each_start_is_started_later_each_time() -> None:
+    backoff = Backoff()
+    first_s = []
+    for _ in range(12):
+        backoff.ready()
+        backoff.failed()
+        first_s.append(next(backoff.waits_s()))
+    assert first_s[:4] == [0.0, 0.5, 1.0, 2.0]
+    assert first_s[-1] == 30.0
+    backoff._ready_s -= 100
+    backoff.failed()
+    assert next(backoff.waits_s()) == 0.0

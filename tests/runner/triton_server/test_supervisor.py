@@ -63,6 +63,7 @@ def start(
             is_waiting=lambda: False,
             on_failure=lambda failure: False,
             on_restart=lambda: None,
+            has_engine=False,
         )
         triton.begin()
         try:
