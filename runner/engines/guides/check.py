@@ -8,14 +8,19 @@ A line of the input is a guide and its processor time, a line of the output is a
 guide exceeded a limit.
 """
 
+import ctypes
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 
 import msgspec
 
+from engine.machine.processes import StoppedWatch, descendants
 from engine.machine.root import own_environment
 from errors.coded_error import CodedError
 from errors.requests import InvalidGuide
@@ -26,6 +31,12 @@ from runner.engines.protocol.messages import Guide
 MEMORY_BYTES = 64 << 20
 """Limit of address space beyond what the process has, its stack included."""
 _STACK_BYTES = 8 << 20
+PROCESS_NAME = b"guide-check"
+"""By which the supervisor of the engine server leaves it out: it is replaced here."""
+_TIMEOUT_S = 120.0
+"""For an answer: the limit is processor time, which takes long on a busy machine."""
+_POLL_S = 0.25
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _NICENESS = 10
 """So that running streams go before."""
 
@@ -47,14 +58,15 @@ class Checker:
 
     def check(self, guide: Guide, cpu_s: float) -> Answer | None:
         """None if it exceeds a limit. Raises OSError if the process can't run."""
-        for _ in range(2):  # It may have been killed since the last guide.
+        for _ in range(2):  # It may have been killed since the last guide, or be stopped.
             line = self._ask(msgspec.json.encode((guide, cpu_s)) + b"\n")
             if line.endswith(b"\n"):
                 return msgspec.json.decode(line, type=Answer | None)
-            self._process = None
+            self._end()
         raise OSError("the process that checks guides ended")
 
     def _ask(self, line: bytes) -> bytes:
+        """The answer; a part of it if the process has ended, is stopped or hangs."""
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__],
@@ -65,12 +77,34 @@ class Checker:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            return b""
-        return self._process.stdout.readline()
+        to_send, to_receive = self._process.stdin.fileno(), self._process.stdout.fileno()
+        answer, stopped, end_s = b"", StoppedWatch(), time.monotonic() + _TIMEOUT_S
+        while not answer.endswith(b"\n"):
+            received, sent, _ = select.select([to_receive], [to_send] if line else [], [], _POLL_S)
+            if sent:
+                try:
+                    line = line[os.write(to_send, line[: select.PIPE_BUF]) :]
+                except BrokenPipeError:
+                    return b""
+            if received:
+                if not (part := os.read(to_receive, 1 << 16)):
+                    return b""
+                answer += part
+            if not sent and not received:
+                pid = self._process.pid
+                if stopped.find([pid, *descendants(pid)]) is not None or time.monotonic() > end_s:
+                    return b""
+        return answer
+
+    def _end(self) -> None:
+        """End the process and its fork, so that the next guide gets a new one."""
+        process, self._process = self._process, None
+        assert process is not None
+        with process:
+            for pid in descendants(process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.kill()
 
 
 def main() -> None:
@@ -78,11 +112,15 @@ def main() -> None:
 
     from runner.engines.guides.grammar import grammar_of
 
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # Its parent may end while it is stopped.
+    libc.prctl(_PR_SET_NAME, PROCESS_NAME, 0, 0, 0)
     os.nice(_NICENESS)
     tokenizer = LLTokenizer("byte")
     for line in sys.stdin.buffer:
         guide, cpu_s = msgspec.json.decode(line, type=tuple[Guide, float])
         if not (child := os.fork()):
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             before_bytes = _set_limits(cpu_s)
             try:
                 grammar = grammar_of(guide, tokenizer)

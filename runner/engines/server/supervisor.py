@@ -15,9 +15,11 @@ from pathlib import Path
 import msgspec
 
 from engine.kinds import find_kind
+from engine.machine.processes import name_of
 from engine.machine.root import own_environment
 from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed
+from runner.engines.guides.check import PROCESS_NAME
 from runner.engines.protocol.client import EngineClient
 from runner.engines.server.start import Start
 from runner.supervision.child import Child, Log, with_parent
@@ -94,6 +96,11 @@ class EngineServer(SupervisedProcess):
 
     async def is_answering(self) -> bool:
         return self._client.is_ready and self._client.silence_s < _SILENCE_S
+
+    def processes(self) -> dict[int, str]:
+        """Without those that check guides, which the engine server replaces by itself."""
+        found = super().processes()
+        return {pid: name for pid, name in found.items() if name_of(pid).encode() != PROCESS_NAME}
 
     def start_error(self, reason: str) -> CodedError:
         reason = f"{reason}; its last log lines: {self.child.last_lines()}"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("llguidance", reason="is in the engine environment")
 
+from engine.machine.processes import name_of
 from errors.coded_error import CodedError
 from errors.requests import GuideFailed, InvalidGuide
 from runner.engines.guides import compile as compile_module
 from runner.engines.guides import follow as follow_module
-from runner.engines.guides.check import Checker
+from runner.engines.guides.check import PROCESS_NAME, Checker
 from runner.engines.guides.compile import GuideCompiler
 from runner.engines.guides.follow import Follower
 from runner.engines.protocol.messages import Guide
@@ -198,6 +202,21 @@ def test_a_checking_process_that_was_killed_is_replaced() -> None:
     checker._process.kill()
     checker._process.wait()
     assert checker.check(SMALL, 1.0) is not None
+
+
+def test_a_checking_process_that_is_stopped_is_replaced_within_seconds() -> None:
+    """Its supervisor does not end the engine server instead."""
+    checker = Checker()
+    assert checker.check(SMALL, 1.0) is not None
+    assert checker._process is not None
+    first = checker._process.pid
+    assert name_of(first).encode() == PROCESS_NAME
+    os.kill(first, signal.SIGSTOP)
+    start_s = time.monotonic()
+    large = Guide("regex", "|".join(f"word{number}" for number in range(1_600)))  # Larger than a pipe's pages.
+    assert checker.check(large, 60.0) is not None
+    assert not Path(f"/proc/{first}").exists()
+    assert time.monotonic() - start_s < DEADLINE_S
 
 
 def test_a_guide_can_not_take_more_memory_than_its_limit(tmp_path: Path) -> None:
