@@ -44,8 +44,10 @@ async def serve(start: Start) -> None:
     triton = Triton(start.triton.grpc)
     keys = APIKeys(settings.api_keys)
     budget = Budget(_MAX_HELD_BYTES)
-    inferences = Inferences(triton, Models(triton), budget, settings.triton_max_requests)
     is_managed, max_body_bytes = settings.is_triton_managed, settings.triton_max_body_bytes
+    inferences = Inferences(
+        triton, Models(triton), budget, settings.triton_max_requests, is_managed=is_managed
+    )
     async with AsyncExitStack() as exits:
         engine = None
         if start.engine_socket is not None:

@@ -44,7 +44,7 @@ _MAX_LARGE_STARTS = 16
 """Of requests of more than ``_LARGE_BYTES``, so that others don't wait for their tokenization."""
 _LARGE_BYTES = 1 << 16
 _START_S = 0.1
-"""After which a request without a response counts as begun: one that is not streamed has none until its end."""
+"""After which a request counts as begun: one that is not streamed has no response until its end."""
 _MAX_READS = 32
 
 log = logging.getLogger("cog_triton.triton_front")
@@ -53,7 +53,17 @@ log = logging.getLogger("cog_triton.triton_front")
 class Inferences:
     """All calls that are in progress, at most ``max_requests``."""
 
-    def __init__(self, triton: Triton, models: Models, budget: Budget, max_requests: int) -> None:
+    def __init__(
+        self,
+        triton: Triton,
+        models: Models,
+        budget: Budget,
+        max_requests: int,
+        *,
+        is_managed: bool = False,
+    ) -> None:
+        """``is_managed``: clients may register shared memory."""
+        self.is_managed = is_managed
         self.triton = triton
         self.models = models
         self.budget = budget
@@ -147,7 +157,7 @@ class Inference:
         """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107, E1108, E1111."""
         self._all.check_room(self._client)
         model = self._all.models.get(request.model_name, request.model_version)
-        adapt(request, model)
+        adapt(request, model, may_share=self._all.is_managed)
         self._has_generation = model.is_ensemble or model.name == SLOT
         for name in [each for each in request.parameters if each.startswith(_OWN_PARAMETERS)]:
             del request.parameters[name]

@@ -1,7 +1,7 @@
-"""Admission to Triton: few calls begin there at once, and the others wait, one of each client connection in turn.
+"""Admission to Triton: few calls begin there at once; the others wait, one of each connection in turn.
 
-A call that its client resets while it waits never reaches Triton, which takes memory for each call, and works
-on all that it has before it comes to the next one.
+A call that its client resets while it waits never reaches Triton. Triton takes memory for each call, and
+begins them in the order in which they came.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Start:
 
 
 class Starts:
-    """At most ``limit`` begin at once. After ``begin_s`` a call counts as begun though Triton has not answered."""
+    """At most ``limit`` begin at once. After ``begin_s`` a call counts as begun without an answer, too."""
 
     def __init__(self, limit: int, begin_s: float = math.inf) -> None:
         self._limit = limit
@@ -88,8 +88,7 @@ class Starts:
     def _has_place(self) -> bool:
         if len(self._begun) >= self._limit:
             end_s = time.monotonic() - self._begin_s
-            for start in [each for each, time_s in self._begun.items() if time_s < end_s and not each.is_left]:
-                del self._begun[start]
+            self._begun = {each: at_s for each, at_s in self._begun.items() if at_s > end_s or each.is_left}
         return len(self._begun) < self._limit
 
     def _forget(self, start: Start) -> None:

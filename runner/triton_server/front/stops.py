@@ -1,6 +1,6 @@
 """Stops what runs in the slot for calls whose clients have disconnected.
 
-Triton does not cancel the steps of an ensemble (server#7077), and 2.51 does not survive each call that is reset.
+Triton does not cancel the steps of an ensemble (server#7077), and 2.51 crashes at some calls that are reset.
 """
 
 from __future__ import annotations

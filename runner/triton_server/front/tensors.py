@@ -13,6 +13,8 @@ from errors.triton_front import InvalidInference
 from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMBERS, TEXT_LENGTH, Model
 from runner.triton_server.grpc_wire import MAX_TYPED_BYTES
 
+_SHARED = "shared_memory"
+"""How the names of parameters begin by which a tensor is in shared memory."""
 _ITEM_BYTES = {name: struct.calcsize(f"<{code}") for name, code in NUMBERS.items()} | {"BF16": 2}
 _TYPED = {
     "INT32": "int_contents",
@@ -22,12 +24,16 @@ _TYPED = {
 }
 
 
-def adapt(request: Any, model: Model) -> None:
+def adapt(request: Any, model: Model, *, may_share: bool = True) -> None:
     """Bring integers into the model's type, and bare shapes into one with a batch dimension.
 
-    Raises InvalidTensor (E1103), InvalidInference (E1107).
+    ``may_share``: tensors may be in shared memory. Raises InvalidTensor (E1103), InvalidInference (E1107).
     """
     raw_index = 0
+    for tensor in (*request.inputs, *request.outputs):
+        if not may_share and any(name.startswith(_SHARED) for name in tensor.parameters):
+            there = "in the request: shared memory is closed without TRITON_MANAGEMENT=true"
+            raise InvalidTensor(name=tensor.name, expected=there, value="in shared memory")
     for tensor in request.inputs:
         if len(tensor.shape) > MAX_RANK:
             expected_rank = f"of at most {MAX_RANK} dimensions"

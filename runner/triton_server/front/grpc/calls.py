@@ -17,6 +17,7 @@ from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.inference import Inferences
+from runner.triton_server.front.starts import Starts
 from runner.triton_server.front.triton_http import TritonHTTP
 from runner.triton_server.grpc_wire import DEADLINE_EXCEEDED, Headers, Messages, TooLong
 
@@ -26,6 +27,8 @@ _MIN_DATA_BYTES = 256
 """In one frame, of a message that has more frames."""
 _WAITING_BYTES = 64
 """What a message takes besides its own bytes while it waits."""
+_MAX_STATISTICS = 4
+"""Calls at once that read them."""
 _FIRST_MESSAGE_S = 60.0
 """How long the first message of a call may take to arrive."""
 RESPONSE_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
@@ -54,6 +57,7 @@ class ClientCalls:
         self.is_engine_ready = is_engine_ready
         self.max_body_bytes = max_body_bytes
         self.is_managed = is_managed
+        self.statistics = Starts(_MAX_STATISTICS)
         self.open: dict[ClientCall, None] = {}
         """The oldest first."""
 
@@ -72,11 +76,11 @@ class CallConnection(Protocol):
         """A request was answered with an error."""
 
     def deliver(self, call: ClientCall, *, is_read: bool) -> None:
-        """Call ``take_next`` of a call in this turn of the connection if it ``is_read`` now, else in its next."""
+        """Call ``take_next`` of a call in this turn of the connection if it ``is_read``, else in the next."""
 
 
 class ClientCall:
-    """One call of a client. Messages wait for the turn of their connection, and while Triton is being connected."""
+    """One call of a client. Messages wait for its connection's turn, and while Triton is being connected."""
 
     max_bytes = _MAX_SMALL_BYTES
     is_unary = True

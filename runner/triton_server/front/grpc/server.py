@@ -19,7 +19,6 @@ from runner.triton_server.front.grpc.calls import RESPONSE_HEAD, ClientCall, Cli
 from runner.triton_server.front.grpc.connection import MAX_HEADERS_BYTES, HTTP2Connection
 from runner.triton_server.front.grpc.inferences import Infer, StreamInfer
 from runner.triton_server.front.grpc.reads import HEALTH, PassedCall, StatisticsCall
-from runner.triton_server.front.starts import Starts
 from runner.triton_server.grpc_wire import (
     OK,
     RESOURCE_EXHAUSTED,
@@ -54,8 +53,6 @@ _REFUSAL_PARTS = 8
 """A refused request is as much work as so many frames."""
 _MAX_MESSAGES = 4
 """Of a connection, before others have their turn."""
-_MAX_STATISTICS = 4
-"""Calls at once that read them."""
 _FRAMES_PER_MESSAGE = 2
 """Of an answer: by each a client may open two windows."""
 _MAX_MESSAGE_CHARACTERS = 4096
@@ -69,7 +66,6 @@ class GRPCServer(ClientCalls):
     def __init__(self, *shared: Any, **options: Any) -> None:
         super().__init__(*shared, **options)
         self.connections: Connections[GRPCConnection] = Connections(_MAX_CONNECTIONS)
-        self.statistics = Starts(_MAX_STATISTICS)
 
     def connection(self) -> GRPCConnection:
         return GRPCConnection(self)

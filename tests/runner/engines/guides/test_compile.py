@@ -213,7 +213,7 @@ def test_a_checking_process_that_is_stopped_is_replaced_within_seconds() -> None
     assert name_of(first).encode() == PROCESS_NAME
     os.kill(first, signal.SIGSTOP)
     start_s = time.monotonic()
-    large = Guide("regex", "|".join(f"word{number}" for number in range(1_600)))  # Larger than a pipe's pages.
+    large = Guide("regex", "|".join(f"word{number}" for number in range(1_600)))  # Several writes to a pipe.
     assert checker.check(large, 60.0) is not None
     assert not Path(f"/proc/{first}").exists()
     assert time.monotonic() - start_s < DEADLINE_S
