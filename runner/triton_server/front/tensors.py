@@ -15,6 +15,7 @@ from runner.triton_server.grpc_wire import MAX_TYPED_BYTES
 
 _SHARED = "shared_memory"
 """How the names of parameters begin by which a tensor is in shared memory."""
+_CLASSES = "classification"
 _ITEM_BYTES = {name: struct.calcsize(f"<{code}") for name, code in NUMBERS.items()} | {"BF16": 2}
 _TYPED = {
     "INT32": "int_contents",
@@ -30,6 +31,10 @@ def adapt(request: Any, model: Model, *, may_share: bool = True) -> None:
     ``may_share``: tensors may be in shared memory. Raises InvalidTensor (E1103), InvalidInference (E1107).
     """
     raw_index = 0
+    for output in request.outputs:
+        if _CLASSES in output.parameters:  # NOTE: Triton 2.51 ends if there are many.
+            expected_output = f"requested without {_CLASSES}"
+            raise InvalidTensor(name=output.name, expected=expected_output, value=_CLASSES)
     for tensor in (*request.inputs, *request.outputs):
         if not may_share and any(name.startswith(_SHARED) for name in tensor.parameters):
             there = "in the request: shared memory is closed without TRITON_MANAGEMENT=true"

@@ -52,14 +52,18 @@ def named(model: str) -> Any:
 
 
 CALLS: dict[str, tuple[str, Callable[[], Any], str]] = {
-    "CVE-2025-23326, a size beyond 64 bits": ("ModelInfer", lambda: with_shape([1 << 62, 8], "FP64"), "E1103"),
+    "CVE-2025-23326, a size beyond 64 bits": (
+        "ModelInfer",
+        lambda: with_shape([1 << 62, 8], "FP64"),
+        "E1103",
+    ),
     "CVE-2025-23327, texts beyond 64 bits": ("ModelInfer", lambda: with_shape([1 << 62, 1 << 62]), "E1103"),
     "CVE-2025-23321, a dimension of 0": ("ModelInfer", lambda: with_shape([0, 0]), "E1103"),
     "CVE-2025-23328, more than is sent": ("ModelInfer", lambda: with_shape([1, 1000]), "E1103"),
     "CVE-2026-24173, a negative dimension": ("ModelInfer", lambda: with_shape([1, -1]), "E1103"),
     "CVE-2025-33211, many dimensions": ("ModelInfer", lambda: with_shape([1] * 900), "E1103"),
     "CVE-2026-24146, many outputs": ("ModelInfer", lambda: with_outputs(5000), "E1107"),
-    "CVE-2025-23331, many classes": ("ModelInfer", lambda: with_outputs(1, classification=1 << 62), ""),
+    "CVE-2025-23331, many classes": ("ModelInfer", lambda: with_outputs(1, classification=1 << 62), "E1103"),
     "CVE-2025-23319, memory of the backend, in": ("ModelInfer", lambda: shared("input"), "E1103"),
     "CVE-2025-23334, memory of the backend, out": ("ModelInfer", lambda: shared("output"), "E1103"),
     "CVE-2026-24209, a path as a name": ("ModelInfer", lambda: named("../../../etc/passwd"), "E1108"),
@@ -80,12 +84,8 @@ CALLS: dict[str, tuple[str, Callable[[], Any], str]] = {
 def test_a_call_that_triton_does_not_survive_is_refused(
     triton: TritonUnderTest, stub: Any, method: str, make: Callable[[], Any], code: str
 ) -> None:
-    """Without a ``code`` Triton refuses it, or has an answer."""
-    try:
+    with pytest.raises(grpc.RpcError, match=code):
         getattr(stub, method)(make())
-        assert not code
-    except grpc.RpcError as exc:
-        assert code in str(exc)
     _check_serves(triton)
 
 
