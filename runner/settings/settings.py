@@ -150,8 +150,8 @@ class Settings(APISettings, BaseModel):
     failure_limit: int = variable(
         "FAILURE_LIMIT",
         5,
-        "failures of the engine server, or failed starts of one process, within FAILURE_WINDOW after which the "
-        "runner exits with code 70",
+        "failures of the engine server, or failed starts of one process, within FAILURE_WINDOW after which "
+        "the runner exits with code 70",
         ge=1,
     )
     failure_window_s: float = variable(

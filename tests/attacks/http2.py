@@ -35,7 +35,7 @@ _SHAPES: tuple[list[int], ...] = ([1, 1], [1, 1], [1, 1], [1, -1], [1 << 40, 1 <
 _WIRE = (b"\x2a\x7f", b"\x0a\x00", b"\x23\x23")
 """Beginnings of fields that are nested, empty, or groups."""
 _FIELDS = [
-    *((":method", "POST"), (":scheme", "http"), (":path", f"{_SERVICE}/ModelInfer"), (":authority", "a")),
+    *((":method", "POST"), (":scheme", "http"), (":authority", "a")),
     *(("content-type", "application/grpc"), ("te", "trailers")),
 ]
 
@@ -44,8 +44,9 @@ def frame(kind: int, stream: int = 0, payload: bytes = b"", flags: int = 0) -> b
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def _call(stream: int, flags: int = _END_HEADERS) -> bytes:
-    return frame(_HEADERS, stream, Encoder().encode(_FIELDS, huffman=False), flags)
+def _call(stream: int, flags: int = _END_HEADERS, method: str = "ModelInfer") -> bytes:
+    fields = [(":path", f"{_SERVICE}/{method}"), *_FIELDS]
+    return frame(_HEADERS, stream, Encoder().encode(fields, huffman=False), flags)
 
 
 def _ids(count: int) -> range:
@@ -58,6 +59,40 @@ def _rapid_reset(chance: Random) -> bytes:
 
 def _many_calls(chance: Random) -> bytes:
     return b"".join(_call(each) + frame(_DATA, each, b"\0\0\0\0\5") for each in _ids(size(chance, 20_000)))
+
+
+def _small_messages(chance: Random) -> bytes:
+    """Requests of a stream that are empty, or for a model without inputs."""
+    message = chance.choice((b"", b"\x0a\x08ensemble", b"\x0a\x0ctensorrt_llm", b"\x0a\x01x"))
+    data = struct.pack(">BI", 0, len(message)) + message
+    data *= size(chance, 26_000)
+    parts = (frame(_DATA, 1, data[at : at + 16_000]) for at in range(0, len(data), 16_000))
+    return _call(1, method="ModelStreamInfer") + b"".join(parts)
+
+
+def _calls_without_messages(chance: Random) -> bytes:
+    return b"".join(_call(each, _END_HEADERS | 1) for each in _ids(size(chance, 10_000)))
+
+
+def _reset_requests(chance: Random) -> bytes:
+    """Valid requests, reset at once or all at the end."""
+    message = _valid_request(max_tokens=5000)
+    calls = [_call(each) + frame(_DATA, each, message) for each in _ids(size(chance, 1000))]
+    resets = [frame(_RST, each, b"\0\0\0\x08") for each in _ids(len(calls) + 1)]
+    return b"".join(map(bytes.__add__, calls, resets) if chance.random() < 0.5 else calls + resets)
+
+
+def _valid_request(max_tokens: int) -> bytes:
+    request = pb.ModelInferRequest(model_name="ensemble")
+    for name, datatype, raw in (
+        ("text_input", "BYTES", struct.pack("<I", 5) + b"a b c"),
+        ("max_tokens", "INT32", struct.pack("<i", max_tokens)),
+        ("stream", "BOOL", b"\1"),
+    ):
+        request.inputs.add(name=name, datatype=datatype, shape=[1, 1])
+        request.raw_input_contents.append(raw)
+    data = request.SerializeToString()
+    return struct.pack(">BI", 0, len(data)) + bytes(data)
 
 
 def _settings(chance: Random) -> bytes:
@@ -104,6 +139,9 @@ def _data(chance: Random) -> bytes:
 FLOODS: dict[str, Callable[[Random], bytes]] = {
     "rapid reset": _rapid_reset,
     "many calls": _many_calls,
+    "small messages": _small_messages,
+    "calls without messages": _calls_without_messages,
+    "reset requests": _reset_requests,
     "PING": lambda chance: frame(_PING, payload=b"12345678") * size(chance, 100_000),
     "SETTINGS": _settings,
     "WINDOW_UPDATE": lambda chance: frame(_WINDOW, 0, b"\x00\x00\x00\x01") * size(chance, 100_000),
