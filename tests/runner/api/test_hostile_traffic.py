@@ -198,6 +198,7 @@ class Streams:
         (request(TEXT, b"", "Expect: 100-continue").replace(b"h: 0", b"h: 99999999999"), 413, "E1606"),
         (request(TEXT, b"{}", "X: a\nb"), 400, "E1610"),
         (request("/health", b"", *["a:"] * 101, method="GET"), 431, "E1611"),
+        (b"\r\n" * 100_000, 431, "E1611"),
         (request(TEXT, b"{}").replace(b"application/json", b"text/plain"), 415, "E1608"),
         (b"CONNECT / HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "E1610"),
         (request(TEXT, b"{}", "Connection: Upgrade", "Upgrade: websocket"), 400, "E1005"),
