@@ -110,7 +110,7 @@ class TritonUnderTest:
         self.service = Service(load_settings(self.environment), self.log.append)
         self.url = f"http://{HOST}:{http}"
         self.counters = Counters(metrics)
-        self._client = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
+        self._client = httpx.Client(base_url=self.url, timeout=DEADLINE_S, limits=_KEEPS_ALL)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="triton-under-test", daemon=True)
         self._thread.start()
