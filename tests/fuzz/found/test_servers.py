@@ -158,7 +158,7 @@ def received(inferences: Inferences, request: bytes) -> tuple[HTTPConnection, fr
 def test_many_responses_at_once_are_one_answer_of_generate() -> None:
     async def talk() -> None:
         triton, inferences = stand_in()
-        request = b"POST /v2/models/tensorrt_llm/generate HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
+        request = b"POST /v2/models/tensorrt_llm/generate HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
         _, transport = received(inferences, request)
         (call,) = triton.calls
         for _ in range(4):
@@ -171,7 +171,7 @@ def test_many_responses_at_once_are_one_answer_of_generate() -> None:
 def test_work_for_a_client_that_leaves_at_once_is_never_begun(recwarn: pytest.WarningsRecorder) -> None:
     async def talk() -> None:
         _, inferences = stand_in()
-        connection, transport = received(inferences, b"GET /v2 HTTP/1.1\r\n\r\n")
+        connection, transport = received(inferences, b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")
         connection.connection_lost(None)
         assert not transport.written
 
