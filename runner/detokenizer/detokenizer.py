@@ -9,6 +9,8 @@ from runner.detokenizer.stages import BYTE_TOKENS
 
 _SETTLING_CHARACTERS = 8
 """After so many, an incremental decoder of UTF-8 is in the same state whatever stood before."""
+_MOST_TOKENS = 64
+"""So many at either end of a prompt are looked at."""
 
 
 class Detokenizer:
@@ -87,17 +89,29 @@ class Detokenizer:
 def context_of(tokenizer: Tokenizer, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> list[int]:
     """The tokens of ``prompt`` on which the text after it depends: a few at its beginning and at its end.
 
-    ``follow`` has the same effect with them as with the whole prompt.
+    ``follow`` has the same effect with them as with the whole prompt. The exceptions are bytes far from its
+    end that are not UTF-8, and decoders that are not incremental: for these the last tokens count.
     """
-    plan = decoding_plan(tokenizer, skip_special_tokens)
+    texts = decoding_plan(tokenizer, skip_special_tokens).token_texts
     beginning = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
-    first = next((at for at, token in enumerate(prompt) if beginning.push([token])), len(prompt))
-    last, num_characters = len(prompt), 0
-    while last > first + 1:
-        last -= 1
-        text = plan.token_texts[prompt[last]] or ""
+    shown = (at for at, token in enumerate(prompt[:_MOST_TOKENS]) if beginning.push([token]))
+    length = next(shown, -1) + 1
+    head = [token for token in prompt[:length] if texts[token] is not None]
+    tail: list[int] = []
+    num_characters = 0
+    for token in reversed(prompt[max(length, len(prompt) - _MOST_TOKENS) :]):
+        if (text := texts[token]) is None:
+            continue
+        tail.insert(0, token)
         num_characters += len(text)
-        if num_characters >= _SETTLING_CHARACTERS and text not in BYTE_TOKENS:
-            break
-    kept = [*prompt[: first + 1], *prompt[last:]]
-    return [token for token in kept if plan.token_texts[token] is not None]
+        if head and num_characters >= _SETTLING_CHARACTERS and text not in BYTE_TOKENS:
+            return head + tail
+    if len(prompt) - length <= _MOST_TOKENS:
+        return head + tail
+    begin = next((at for at, token in enumerate(tail) if not _continues_character(texts[token])), len(tail))
+    return tail[begin:] or head
+
+
+def _continues_character(text: str | None) -> bool:
+    byte = BYTE_TOKENS.get(text or "")
+    return byte is not None and b"\x80" <= byte < b"\xc0"

@@ -92,8 +92,22 @@ def test_a_character_that_the_prompt_begins_comes_with_the_output(kind: str) -> 
 def test_a_long_prompt_leaves_a_few_tokens_to_read(kind: str) -> None:
     tokenizer = KINDS[kind]()
     prompt = tokenizer.encode(" ".join(CORPUS[:2]) * 50).ids
-    if kind != "bpe_with_suffix":
-        assert len(context_of(tokenizer, prompt)) < 20
+    output = tokenizer.encode("fox ü").ids
+    assert len(context_of(tokenizer, prompt)) <= (64 if kind == "bpe_with_suffix" else 20)
+    check(tokenizer, prompt, output, 1, skips=True)
+
+
+@pytest.mark.parametrize("before", [[], ["x"], ["<|end|>"] * 70, ["x", *["<|end|>"] * 70]])
+def test_a_long_run_of_bytes_is_read_from_one_of_its_characters_on(before: list[str]) -> None:
+    tokenizer = KINDS["llama"]()
+    character = ids_of(tokenizer, "<0xE6>", "<0xBC>", "<0xA2>")
+    for begun in range(3):
+        for end in ([], ids_of(tokenizer, *["<|end|>"] * 70)):
+            prompt = [*ids_of(tokenizer, *before), *character * 1000, *character[:begun], *end]
+            assert len(context_of(tokenizer, prompt)) <= 128
+            if not (begun and end):
+                text = continued(tokenizer, prompt, [*character[begun:], *tokenizer.encode("do").ids])
+                assert text == "漢 do"
 
 
 def test_bytes_that_follow_a_whole_character_do_not_undo_it() -> None:
