@@ -9,11 +9,13 @@ from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.tokenizer import place_tokenizer
-from builder.weights.checkpoint import check_pickled_weights
+from builder.weights.checkpoint import check_pickled_weights, read_object
+from builder.weights.files import place
 from builder.weights.model_files import Model, Sources
 from builder.weights.weights import obtain_model
 from engine.directory import file_sizes
 from engine.redact import redact_url
+from engine.sampling_defaults import GENERATION_CONFIG
 from engine.tar.manifest import (
     MANIFEST_NAME,
     EngineFacts,
@@ -111,6 +113,13 @@ def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
     revision = f" at {work.model.revision}" if work.model.revision else ""
     size_bytes = sum(path.stat().st_size for path in work.model.files.values())
     work.report(f"{work.model.name}{revision}: {num_files(len(work.model.files))}, {in_words(size_bytes)}")
+
+
+def place_generation_config(work: Work) -> None:
+    """Place the file of end tokens and sampling parameters, if there is one. Raises E1210."""
+    if GENERATION_CONFIG in work.model.files:
+        read_object(work.model, GENERATION_CONFIG)
+        place(work.model.files[GENERATION_CONFIG], work.directory / GENERATION_CONFIG)
 
 
 def place_fast_tokenizer(work: Work) -> None:

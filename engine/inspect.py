@@ -12,7 +12,7 @@ from pathlib import Path
 from engine.directory import file_sizes, load, read_directory_manifest
 from engine.disk import reading
 from engine.download.fetch import fetch, local_path, shown
-from engine.sampling_defaults import FILE_NAME, read_sampling_defaults, sampling_defaults
+from engine.sampling_defaults import GENERATION_CONFIG, read_sampling_defaults, sampling_defaults
 from engine.tar.contents import ContentReader, compare
 from engine.tar.file_writer import Write
 from engine.tar.manifest import MANIFEST_NAME, FileEntry, Manifest
@@ -63,15 +63,15 @@ def read_sampling(source: str | Path, manifest: Manifest) -> dict[str, float]:
     Of a URL and of a compressed tar they are not known. Raises EngineUnreadable and GenerationConfigInvalid.
     """
     path = local_path(source)
-    if path is None or FILE_NAME not in manifest.files:
+    if path is None or GENERATION_CONFIG not in manifest.files:
         return {}
     if path.is_dir():
         return read_sampling_defaults(path)
-    place = f"{FILE_NAME} of {path}"
+    place = f"{GENERATION_CONFIG} of {path}"
     try:
         # NOTE: the library seeks, so that the weights are not read.
         with reading(path), tarfile.open(path, "r:") as tar:
-            member = tar.getmember(FILE_NAME)
+            member = tar.getmember(GENERATION_CONFIG)
             file = tar.extractfile(member) if member.size <= _MAX_CONFIG_BYTES else None
             document = json.load(file) if file is not None else None
     except (tarfile.TarError, KeyError):

@@ -10,7 +10,7 @@ from typing import Any
 from engine.end_ids import read_json
 from errors.engine_tar import GenerationConfigInvalid
 
-FILE_NAME = "generation_config.json"
+GENERATION_CONFIG = "generation_config.json"
 LIMITS: Mapping[str, tuple[type, float, float]] = {
     "temperature": (float, 0, 2),
     "top_p": (float, 0, 1),
@@ -24,7 +24,7 @@ LIMITS: Mapping[str, tuple[type, float, float]] = {
 
 def read_sampling_defaults(engine_dir: Path) -> dict[str, float]:
     """Those of the engine in ``engine_dir``. Raises E1312, and E1329 for a value that no request may have."""
-    path = engine_dir / FILE_NAME
+    path = engine_dir / GENERATION_CONFIG
     return sampling_defaults(read_json(path), str(path))
 
 

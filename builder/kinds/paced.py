@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from builder.config.config import BuildConfig
-from builder.steps import EnginePlan, Step, Work, download_step, place_fast_tokenizer
+from builder.steps import EnginePlan, Step, Work, download_step, place_fast_tokenizer, place_generation_config
 from builder.weights.checkpoint import read_config
 from engine.tar.manifest import EngineFacts
 from errors.build_config import ConflictingBuildKeys
@@ -42,6 +42,7 @@ def _write_pace(work: Work) -> None:
     model_limit = known.max_position_embeddings if known is not None else None
     max_seq_len = work.config.max_seq_len or model_limit or DEFAULT_MAX_SEQ_LEN
     token_ids = {key: known.values[key] for key in _TOKEN_IDS if known is not None and key in known.values}
+    place_generation_config(work)
     pace = {"tokens_per_second": work.config.paced.tokens_per_second}
     config = {"max_position_embeddings": max_seq_len, "vocab_size": work.vocab_size, **token_ids}
     for name, content in (("paced.json", pace), ("config.json", config)):

@@ -10,7 +10,15 @@ from builder.config.config import BuildConfig
 from builder.engine_environment import program_environment
 from builder.program import Needs, Program, clock, run_program
 from builder.sizes.model_shape import UnknownShape
-from builder.steps import EnginePlan, Step, Work, download_step, obtain, place_fast_tokenizer
+from builder.steps import (
+    EnginePlan,
+    Step,
+    Work,
+    download_step,
+    obtain,
+    place_fast_tokenizer,
+    place_generation_config,
+)
 from builder.trtllm.build_host import BuildHost, find_build_host, gpus_for
 from builder.trtllm.commands import Command, cache_facts, commands_of
 from builder.trtllm.engine_checks import EngineConfig, check_checkpoint, check_engine, read_engine, try_engine
@@ -194,8 +202,7 @@ class _Run:
 
     def place_tokenizer(self, work: Work) -> None:
         place_fast_tokenizer(work)
-        if "generation_config.json" in work.model.files:
-            place(work.model.files["generation_config.json"], work.directory / "generation_config.json")
+        place_generation_config(work)
 
 
 def _is_on_hub(config: BuildConfig) -> bool:

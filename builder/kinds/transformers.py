@@ -5,8 +5,8 @@ from typing import Any
 
 from builder.engine_environment import run_conversion
 from builder.sizes.fit import size_lines
-from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer
-from builder.weights.checkpoint import ModelConfig, read_config, read_object, safetensors_dtype
+from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer, place_generation_config
+from builder.weights.checkpoint import ModelConfig, read_config, safetensors_dtype
 from builder.weights.files import place
 from builder.weights.model_files import supporting_names, weight_names
 from engine.pooling import pooling_names, read_pooling
@@ -51,9 +51,7 @@ def place_configuration(work: Work) -> None:
     Raises PoolingUnsupported for an embedding model, whose ``facts`` get its lengths.
     """
     place(work.model.files["config.json"], work.directory / "config.json")
-    if "generation_config.json" in work.model.files:
-        read_object(work.model, "generation_config.json")
-        place(work.model.files["generation_config.json"], work.directory / "generation_config.json")
+    place_generation_config(work)
     if work.config.trust_remote_code:
         for name in supporting_names(work.model.files, code=True):
             if name.endswith(".py"):
