@@ -26,6 +26,7 @@ class Llama3Calls(JsonCalls, frozen=True):
 LLAMA3 = Family(
     name="llama3",
     calls=Llama3Calls(begins=("<|python_tag|>",), bare="{[", arguments_key="parameters", separator=";"),
+    bare_anywhere="{",
 )
 GENERIC = Family(name="generic", calls=JsonCalls(bare="{[", is_list=True))
 THINKING = Family(name="thinking", calls=GENERIC.calls, reasoning=Span("<think>", "</think>"))

@@ -53,6 +53,8 @@ class Family(msgspec.Struct, frozen=True):
     """Around the content; models write one of them or none. One without a beginning always ends."""
     ends_reasoning: tuple[str, ...] = ()
     """Markers before calls that also end reasoning where they are no tokens."""
+    bare_anywhere: str = ""
+    """Characters with which calls may begin without a marker anywhere in the content."""
     has_channels: bool = False
     """Whether an answer is several messages with headers (harmony)."""
 

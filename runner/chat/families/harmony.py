@@ -79,15 +79,15 @@ class HarmonyAnswer(AnswerReader):
         """Tell whether a message to ``name`` is a call: the model's own tools only where offered."""
         if self._tools is None or name.startswith(_PREFIX):
             return self._tools is not None
-        is_offered = any(tool.name == name for tool in self._tools.tools)
-        return is_offered or name.partition(".")[0] not in _OWN_TOOLS
+        return any(tool.name == name for tool in self._tools.tools) or not _is_own_tool(name)
 
     def _message(self, header: str) -> Reading[str]:
         """Read the text of a message and the marker after it, which is returned."""
         reader = self._reader
         to = _TO.search(header)
         is_call = to is not None and self._is_call(to[1])
-        self.is_reasoning = not is_call and _IS_ANALYSIS.search(header) is not None
+        channel = header[max(header.rfind(_CHANNEL), 0) :]
+        self.is_reasoning = not is_call and _IS_ANALYSIS.match(channel) is not None
         kind = Reasoning if self.is_reasoning else Content
         reader.num_sections += 1
         if to is not None and is_call:
@@ -96,13 +96,17 @@ class HarmonyAnswer(AnswerReader):
                 reader.arguments("{}")
             reader.copied = CallArguments
             found = yield from reader.until(self._stops, reader.arguments)
-        elif to is not None and self._tools is not None and _IS_COMMENTARY.search(header) is not None:
+        elif to is not None and _is_own_tool(to[1]) and _IS_COMMENTARY.match(channel) is not None:
             found = yield from reader.until(self._stops, lambda _: None)  # For nobody who is here.
         else:
             reader.copied = kind
             found = yield from reader.until(self._stops, lambda text: reader.emit(kind, text))
         self.is_reasoning = False
         return self._texts.get(found, "")
+
+
+def _is_own_tool(name: str) -> bool:
+    return name.partition(".")[0] in _OWN_TOOLS
 
 
 GPT_OSS = Family(

@@ -30,7 +30,9 @@ class MarkedAnswer(AnswerReader):
         """Markers that are hardly text, though they are no tokens."""
         self._think, self._end_think = written(thinking.begin), written(thinking.end)
         self._wraps, self._end_wraps = wraps, {*map(written, end_wraps)}
-        self._content_stops = stops(*begins)
+        has_bare = form.tools is not None and not form.tools.is_enforced
+        self._bare_anywhere = family.bare_anywhere if has_bare else ""
+        self._content_stops = stops(*begins, *self._bare_anywhere)
         self._wrapped_stops = stops(*begins, *end_wraps)
         ends = family.ends_reasoning if begins else ()
         self._reasoning_stops = stops(thinking.end, *ends)
@@ -73,6 +75,9 @@ class MarkedAnswer(AnswerReader):
         found = yield from reader.until(stops, self._content)
         if found in self._call_begins:
             yield from self._try_calls(found)
+        elif found and found in self._bare_anywhere:
+            reader.at -= len(found)
+            yield from self._try_calls("")
         elif found and found == self._think:
             self._begin_section(is_reasoning=True)
         elif found in self._end_wraps:

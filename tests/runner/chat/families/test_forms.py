@@ -114,6 +114,8 @@ DSML = """Hm.<｜DSML｜function_calls>
         ("llama3", '{"name": "f"}', Message(calls=F)),
         ("llama3", '{"name": "Bob"}', Message('{"name": "Bob"}')),
         ("llama3", '{"name": "Bob", "age": 3}', Message('{"name": "Bob", "age": 3}')),
+        ("llama3", 'Here: {"name": "f"}; {"name": "f"} ok?', Message("Here: ok?", "", F * 2)),
+        ("llama3", 'if {x} {"name": "Bob"} {', Message('if {x} {"name": "Bob"} {')),
         ("llama3", '[{"name": "f", "parameters": {}}]', Message(calls=F)),
         ("llama3", '<|python_tag|>print("hi")', Message('print("hi")')),
         ("llama3", "<|python_tag|>f.call(text='a')", Message(calls=F_TEXT)),
@@ -186,6 +188,8 @@ DSML = """Hm.<｜DSML｜function_calls>
             f"<|channel|>commentary to=assistant<|message|>{{}}<|end|>{FINAL}a",
             Message("a"),
         ),
+        ("gpt-oss", "<|channel|>commentary to=assistant<|channel|>final<|message|>a", Message("a")),
+        ("gpt-oss", "<|channel|>commentary to=assistant<|channel|>analysis<|message|>a", Message("", "a")),
         ("gpt-oss", "<|channel|>analysis to=python code<|message|>1 + 1<|call|>", Message("", "1 + 1")),
         ("gpt-oss", "<|channel|>commentary to=browser.search<|message|>{}", Message()),
         (
