@@ -74,6 +74,8 @@ def _refuse_options(unknown: Sequence[str], parser: argparse.ArgumentParser) -> 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["help"]:
+        given = [*given[1:2], "--help"]
     parser, commands = make_parser()
     if given and not given[0].startswith("-"):
         _check_command(given[0], list(COMMANDS))

@@ -179,6 +179,16 @@ def test_a_command_alone_prints_the_help(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.startswith("usage: cog-triton")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "usage"), [(["help"], "cog-triton [-h]"), (["help", "serve"], "serve [-h]")]
+)
+def test_help_is_a_word_too(arguments: list[str], usage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 0
+    assert usage in capsys.readouterr().out
+
+
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
