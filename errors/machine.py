@@ -16,8 +16,8 @@ class GpuRequired(CodedError):
     code = "E1323"
     summary = "The engine needs an NVIDIA GPU and there is none"
     template = (
-        "A {engine_kind} engine needs an NVIDIA GPU and none is visible here; use a machine with a GPU (for a "
-        "container: --gpus=all), or an engine of kind transformers."
+        "A {engine_kind} engine needs an NVIDIA GPU and none is visible here; use a machine with a GPU (for "
+        "a container: --gpus=all), or an engine of kind transformers."
     )
 
 
