@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from engine.inspect import read_manifest, read_sampling, verify
+from cli.family import CHAT_FILES, family_line
+from engine.inspect import read_manifest, read_sampling, small_files, verify
 from engine.kinds import KINDS
 from engine.machine.gpu import Gpu, visible_gpus
 from engine.machine.preflight import check_runs_here, installed_version
@@ -25,6 +26,9 @@ def run(options: argparse.Namespace) -> int:
         f"{name} {value}" for name, value in read_sampling(options.engine, manifest).items()
     ):
         say(f"{'sampling':<12}{sampling} (API requests without their own; GENERATION_CONFIG)")
+    with small_files(options.engine, CHAT_FILES) as folder:
+        if not options.json and folder is not None and (line := family_line(folder)) is not None:
+            print(line)
     if options.verify:
         hashes = [each.sha256 is not None for each in manifest.files.values()]
         what = "size and SHA-256" if all(hashes) else "size, and where it has one the SHA-256,"

@@ -4,10 +4,12 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from engine.directory import file_sizes, load, read_directory_manifest
 from engine.disk import reading
@@ -20,6 +22,7 @@ from errors.engine_tar import EngineNotFound, EngineUnreadable, InvalidManifest
 
 _READ_BYTES = 1 << 20
 _MAX_CONFIG_BYTES = 1 << 20
+_MAX_SMALL_BYTES = 1 << 26
 
 
 def read_manifest(source: str | Path) -> Manifest:
@@ -79,6 +82,27 @@ def read_sampling(source: str | Path, manifest: Manifest) -> dict[str, float]:
     except (ValueError, RecursionError) as exc:
         raise EngineUnreadable(place=place, reason=f"it is not JSON ({exc})") from exc
     return sampling_defaults(document, place) if isinstance(document, dict) else {}
+
+
+@contextmanager
+def small_files(source: str | Path, patterns: Iterable[str]) -> Iterator[Path | None]:
+    """A folder with the engine's files that match ``patterns``. None for a URL and a compressed tar."""
+    path = local_path(source)
+    if path is None or path.is_dir():
+        yield path
+        return
+    with TemporaryDirectory(prefix="cog-triton-inspect-") as folder:
+        try:
+            with reading(path), tarfile.open(path, "r:") as tar:
+                for member in tar:
+                    if member.size <= _MAX_SMALL_BYTES and any(
+                        fnmatch(member.name, each) for each in patterns
+                    ):
+                        tar.extract(member, folder, filter="data")
+        except tarfile.TarError:
+            yield None
+            return
+        yield Path(folder)
 
 
 class _Nowhere:
