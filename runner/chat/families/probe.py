@@ -31,7 +31,7 @@ _TOOL = Tool(
     {"type": "object", "properties": {"place": _STRING, "day": _STRING}, "required": ["place"]},
 )
 _DEFINITION = {"name": _TOOL.name, "description": _TOOL.description, "parameters": _TOOL.parameters}
-_TOOLS = ToolUse((_TOOL,))
+TOOLS = ToolUse((_TOOL,))
 _ROME = {"place": "Rome"}
 _SEVERAL = ({"place": "New York", "day": "Monday"}, {**_ROME, "day": "Friday"})
 _THOUGHT = "Two places are to be probed"
@@ -100,7 +100,7 @@ def _turn(calls: tuple[dict[str, str], ...], thought: str) -> Message:
 
 def read_back(family: Family, turn: Turn, tokenizer: Tokenizer) -> ReadBack | None:
     """None if the family does not read exactly the calls of ``turn``."""
-    form = AnswerForm(family, _TOOLS, family.opens_reasoning(turn.prompt))
+    form = AnswerForm(family, TOOLS, family.opens_reasoning(turn.prompt))
     reader = answer_reader(form, tokenizer)
     read: dict[type[Part], str] = {Content: "", Reasoning: ""}
     calls: list[str] = []
