@@ -1,7 +1,7 @@
-"""Families by real templates: ``python -m tests.runner.chat.families.many_templates FOLDER [TOKENIZER:NAME..]``.
+"""Families by real templates: ``python -m tests.runner.chat.families.many_templates FOLDER [FILE:NAME..]``.
 
-Prints JSON: by template, the family and whether it reads the calls that the template writes. With tokenizers
-the turn is encoded, and read token by token and at once.
+Prints JSON: by template, the family and whether it reads the calls that the template writes. With the FILEs
+of tokenizers the turn is encoded, and read token by token and at once.
 """
 
 from __future__ import annotations
