@@ -1,7 +1,7 @@
 """Coded errors as HTTP responses: their status, and a body in OpenAI's or Anthropic's format."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -126,6 +126,11 @@ def messages_error_body(error: CodedError, fields: Fields) -> bytes:
     return msgspec.json.encode({"type": "error", "error": described})
 
 
+def body_of(path: str) -> Callable[[CodedError, Fields], bytes]:
+    """What writes the body of an error of this path."""
+    return messages_error_body if path.startswith(_MESSAGES_PATH) else error_body
+
+
 def describe(error: CodedError, fields: Fields) -> Error:
     # NOTE: frames hold the request's body, and refer to the error: a cycle, which stays for long.
     error.__traceback__ = error.__context__ = error.__cause__ = None
@@ -180,7 +185,6 @@ class ErrorResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call_of(scope).error = self._error
-        is_of_messages = scope["path"].startswith(_MESSAGES_PATH)
-        self.body = (messages_error_body if is_of_messages else error_body)(self._error, self._fields)
+        self.body = body_of(scope["path"])(self._error, self._fields)
         self.headers["content-length"] = str(len(self.body))
         await super().__call__(scope, receive, send)

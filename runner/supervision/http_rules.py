@@ -24,7 +24,10 @@ ALLOWED_METHODS = b"GET, HEAD, POST"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 _VERSIONS = ("1.0", "1.1")
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
-_REQUEST_LINE = re.compile(rb"(?:^|\n)([!#$%&'*+.^_`|~0-9A-Za-z-]+) \S+ HTTP/1\.[01]\r\n")
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+_REQUEST_LINE = re.compile(rb"(?<!%b)(%b+) \S+ HTTP/1\.[01]\r\n" % (_TOKEN, _TOKEN))
+"""NOTE: it begins only where a token begins, or its time would grow with the square of the data."""
+_SEARCHED_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def refusal_of(error: HttpParserError, data: bytes) -> CodedError:
     if "HTTP version" in reason or "PRI/" in reason or "HTTP/2" in reason:
         return _unsupported(505, "version of HTTP", "send HTTP/1.1")
     if isinstance(error, HttpParserInvalidMethodError):
-        methods = [each.decode() for each in _REQUEST_LINE.findall(data)]
+        methods = [each.decode() for each in _REQUEST_LINE.findall(data, 0, _SEARCHED_BYTES)]
         if (method := next((each for each in methods if each not in _METHODS), None)) is not None:
             return _unsupported(501, f"method {method!r}", "methods are in upper case, as in POST")
     return InvalidHTTP(reason=reason)

@@ -14,6 +14,9 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from errors.api import InternalError
 from errors.coded_error import CodedError
+from runner.api.error_response import Fields, body_of, status_of
+from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
+from runner.supervision.http_rules import date, extra_headers
 
 _MOST_WAITING = 32
 """With more, the first would wait for long; with fewer, clients sleep in between (docs/measurements/)."""
@@ -26,6 +29,21 @@ _logger = logging.getLogger(__name__)
 @cache
 def status_line(status: int) -> bytes:
     return b"HTTP/1.1 %d %b\r\n" % (status, http.HTTPStatus(status).phrase.encode())
+
+
+def refusal(error: CodedError, path: str, *, has_body: bool) -> bytes:
+    """The whole answer to a request for ``path`` that does not reach the application."""
+    body = body_of(path)(error, Fields())
+    headers = [
+        (b"date", date()),
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+        (REQUEST_ID_HEADER.lower().encode(), request_id_of(None).encode()),
+        *extra_headers(error),
+    ]
+    head = status_line(status_of(error)) + b"".join(b"%b: %b\r\n" % each for each in headers)
+    return head + b"\r\n" + (body if has_body else b"")
 
 
 class _Writes:

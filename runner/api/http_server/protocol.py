@@ -19,11 +19,9 @@ from uvicorn.server import ServerState
 from errors.api import BodyTooLarge, HeaderTooLarge, InvalidHTTP
 from errors.coded_error import CodedError
 from runner.api.call import CONNECTION_KEY
-from runner.api.error_response import Fields, error_body, status_of
 from runner.api.http_server.connections import Connections
-from runner.api.http_server.exchange import Exchange, status_line
-from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
-from runner.supervision.http_rules import check_head, date, extra_headers, refusal_of, split_target
+from runner.api.http_server.exchange import Exchange, refusal
+from runner.supervision.http_rules import check_head, refusal_of, split_target
 from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_BYTES, SMALL_PER_PART
 
 _MAX_PIPELINED = 8
@@ -314,7 +312,7 @@ class BoundedProtocol(asyncio.Protocol):
             self.transport.close()
             return
         has_body = not (self._is_receiving and self._parser.get_method() == b"HEAD")
-        self.transport.write(_answer(error, has_body=has_body))
+        self.transport.write(refusal(error, self._url.decode("latin-1"), has_body=has_body))
         if self._last is not None:
             self._last.disconnected()
         if not self._is_receiving:
@@ -325,6 +323,12 @@ class BoundedProtocol(asyncio.Protocol):
         self._loop.call_later(_LINGER_S, self.transport.abort)
 
     def _reject(self, error: CodedError) -> None:
+        """Refuse what was received; requests that came before it are still answered."""
+        if self._is_in_head and self._last is not None and not self._last.is_complete:
+            self._is_refused, self._last.keeps_alive = True, False
+            self._wire_bytes = 0
+            self.registry.request_arrived(self)
+            return
         self.refuse(error)
         self.registry.refused(self)
 
@@ -342,17 +346,3 @@ class BoundedProtocol(asyncio.Protocol):
             return False
         last = self._last
         return last is None or last.is_complete or not (self._is_in_head or last.has_started)
-
-
-def _answer(error: CodedError, *, has_body: bool) -> bytes:
-    body = error_body(error, Fields())
-    headers = [
-        (b"date", date()),
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
-        (REQUEST_ID_HEADER.lower().encode(), request_id_of(None).encode()),
-        *extra_headers(error),
-    ]
-    head = status_line(status_of(error)) + b"".join(b"%b: %b\r\n" % each for each in headers)
-    return head + b"\r\n" + (body if has_body else b"")

@@ -177,6 +177,20 @@ def test_every_answer_has_a_date_and_a_head_none_of_its_body(server: Server) -> 
         assert int(headers["content-length"]) > 0
 
 
+@both
+def test_requests_before_a_bad_one_are_still_answered(server: Server) -> None:
+    for bad, refused in ((b"GARBAGE\r\n\r\n", [400]), (head("BREW / HTTP/1.1", HOST), [501])):
+        statuses, answer, seen = ask(server, request("/a", b"{}") + request("/b", b"{}") + bad)
+        assert statuses == [200, 200, *(refused if server is ask_front else [])]
+        assert b"connection: close" in answer.rpartition(b"HTTP/1.1 ")[2]
+        assert len(seen) == 2
+
+
+def test_a_refusal_of_the_messages_api_is_in_its_format() -> None:
+    answer = ask(ask_api, request("/v1/messages", b"{}", "Content-Encoding: gzip"))[1]
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "error"
+
+
 def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection() -> None:
     _, answer, _ = ask(ask_api, head("GET /stream HTTP/1.0"))
     assert b"transfer-encoding" not in answer
