@@ -23,11 +23,30 @@ class Llama3Calls(JsonCalls, frozen=True):
         yield from PythonCalls().call(reader, tool)
 
 
+class FencedCalls(JsonCalls, frozen=True):
+    """Calls may also stand in a fence of Markdown or in markers of other families."""
+
+    begins: tuple[str, ...] = ("```json", "<tool_call>", "[TOOL_CALLS]")
+    bare: str = "{["
+    is_list: bool = True
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*self.begins, *_ENDS.values())
+
+    def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
+        ends = {reader.markers.written(marker): end for marker, end in _ENDS.items()}
+        # NOTE: as without a marker, so that other objects in a fence are text.
+        yield from JsonCalls(end=ends.get(begin, ""), is_list=True).read(reader, tools, "")
+
+
+_ENDS = {"```json": "```", "<tool_call>": "</tool_call>"}
 LLAMA3 = Family(
     name="llama3",
     calls=Llama3Calls(begins=("<|python_tag|>",), bare="{[", arguments_key="parameters", separator=";"),
     bare_anywhere="{",
 )
 GENERIC = Family(name="generic", calls=JsonCalls(bare="{[", is_list=True))
+XLAM = Family("xlam", FencedCalls())
 THINKING = Family(name="thinking", calls=GENERIC.calls, reasoning=Span("<think>", "</think>"))
 """The generic form of calls, for models that are known to think."""

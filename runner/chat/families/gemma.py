@@ -62,7 +62,9 @@ class BraceCalls(msgspec.Struct, frozen=True):
                 pieces: list[str] = []
                 if not (yield from self._value(reader, pieces.append)):
                     return False
-                writer.value(key, "".join(pieces))
+                writer.begin(key, is_text=False)
+                writer.text("".join(pieces))
+                writer.end()
             yield from reader.space()
             yield from reader.marker(",")
         reader.take(reader.at + len(next_))
@@ -90,7 +92,7 @@ class BraceCalls(msgspec.Struct, frozen=True):
         if next_ in ("{", "[") and depth < _MAX_DEPTH:
             reader.take(reader.at + 1)
             return (yield from self._values(reader, emit, next_, depth))
-        return (yield from _scalar(reader, emit))
+        return (yield from _scalar(reader, emit, depth))
 
     def _values(self, reader: Reader, emit: Emit, opening: str, depth: int) -> Reading[bool]:
         """Read the values of an object or a list, after its opening bracket."""
@@ -114,12 +116,12 @@ class BraceCalls(msgspec.Struct, frozen=True):
         return bool(next_)
 
 
-def _scalar(reader: Reader, emit: Emit) -> Reading[bool]:
-    """Read a number, a name, or a text without quotes."""
+def _scalar(reader: Reader, emit: Emit, depth: int) -> Reading[bool]:
+    """Read a number, a name, or a text without quotes. The tool's schema tells which, of a whole argument."""
     pieces: list[str] = []
     while (next_ := (yield from reader.peek())) and next_ not in _ENDS and not is_token(next_):
         pieces.append(reader.take(reader.at + 1))
-    emit(literal_json("".join(pieces).strip()))
+    emit("".join(pieces).strip() if depth == 0 else literal_json("".join(pieces).strip()))
     if next_ in ("}", "]"):
         return True
     return next_ == ","

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from errors.settings import InvalidSetting
 from runner.chat.families.apertus import APERTUS
-from runner.chat.families.bare_json import GENERIC, LLAMA3, THINKING
+from runner.chat.families.bare_json import GENERIC, LLAMA3, THINKING, XLAM
 from runner.chat.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32, DEEPSEEK_V41
 from runner.chat.families.family import Family, Span
 from runner.chat.families.functionary import FUNCTIONARY, FUNCTIONARY_31
@@ -93,6 +93,8 @@ _SIGNS: Sequence[tuple[Family, tuple[str, ...]]] = (
     (HERMES, ("<tool_call>",)),
     (FUNCTIONARY_31, ("<function=", "</function>", "<|start_header_id|>")),
     (GRANITE_20B, ("<function_call>",)),
+    (XLAM, ("xLAM",)),
+    (XLAM, ("make calls in a single JSON array",)),
     (LLAMA3, ("<|python_tag|>", "tools")),
     (THINKING, ("<think>",)),
 )

@@ -241,6 +241,7 @@ def _forms() -> dict[str, Form]:
             family["apriel"],
             writing.json_calls("<tool_calls>", "</tool_calls>", is_list=True, family="apriel"),
         ),
+        "xlam": Form(family["xlam"], writing.json_calls("```json", "```", is_list=True, family="xlam")),
         "generic": Form(
             family["generic"],
             writing.json_calls("", "", is_list=True, family="generic"),

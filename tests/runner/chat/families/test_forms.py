@@ -240,6 +240,33 @@ DSML = """Hm.<｜DSML｜function_calls>
             Message(calls=[Call("f", "{}", "0")]),
         ),
         ("generic", '{"answer": 5}', Message('{"answer": 5}')),
+        ("xlam", '[{"name": "f", "arguments": {}}]', Message(calls=F)),
+        ("xlam", 'I look.[TOOL_CALLS][{"name": "f", "arguments": {}}]', Message("I look.", "", F)),
+        ("xlam", '<tool_call>[{"name": "f", "arguments": {}}]</tool_call>', Message(calls=F)),
+        ("xlam", '```json\n{"name": "Bob"}\n```', Message('```json\n{"name": "Bob"}\n```')),
+        (
+            "gemma-4",
+            "<|tool_call>call:f{text:75001,n:5}<tool_call|>",
+            Message(calls=[Call("f", '{"text": "75001", "n": 5}')]),
+        ),
+        (
+            "gemma-4",
+            "<|tool_call>call:f{text:a b,any:{x:[1,true]}}<tool_call|>",
+            Message(calls=[Call("f", '{"text": "a b", "any": {"x": [1, true]}}')]),
+        ),
+        ("functionary", "all\nI look.>>>f\n{}", Message("I look.", "", F)),
+        ("apertus", '<|tools_prefix|>[{"f": {}}, {"f": {}}]<|tools_suffix|>', Message(calls=F * 2)),
+        (
+            "k2-horizon",
+            '<ifm|tool_calls><ifm|tool_call>{"name": "f"}</ifm|tool_call></ifm|tool_calls>',
+            Message(calls=F),
+        ),
+        (
+            "minicpm-5",
+            '<function name="f"><param name="text"><![CDATA[a]]></param></function>',
+            Message(calls=F_TEXT),
+        ),
+        ("minimax-m3", "]<]minimax[>[ no call", Message("]<]minimax[>[ no call")),
     ],
 )
 def test_a_text_is_read(name: str, text: str, message: Message) -> None:
