@@ -18,8 +18,8 @@ from tests.attacks.bodies import size
 from tests.attacks.http1 import Attack, Outcome, Ports, outcome
 from tests.hostile import HOST
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _PRIORITY, _RST, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = range(10)
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, _HEADERS, _PRIORITY, RST, SETTINGS, _PUSH, _PING, GOAWAY, _WINDOW, _CONTINUATION = range(10)
 _END_HEADERS = 4
 _SILENCE_S = 2.0
 _TIMEOUT_S = 60.0
@@ -44,7 +44,7 @@ def frame(kind: int, stream: int = 0, payload: bytes = b"", flags: int = 0) -> b
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def _call(stream: int, flags: int = _END_HEADERS, method: str = "ModelInfer") -> bytes:
+def call(stream: int, flags: int = _END_HEADERS, method: str = "ModelInfer") -> bytes:
     fields = [(":path", f"{_SERVICE}/{method}"), *_FIELDS]
     return frame(_HEADERS, stream, Encoder().encode(fields, huffman=False), flags)
 
@@ -54,11 +54,11 @@ def _ids(count: int) -> range:
 
 
 def _rapid_reset(chance: Random) -> bytes:
-    return b"".join(_call(each) + frame(_RST, each, b"\0\0\0\x08") for each in _ids(size(chance, 20_000)))
+    return b"".join(call(each) + frame(RST, each, b"\0\0\0\x08") for each in _ids(size(chance, 20_000)))
 
 
 def _many_calls(chance: Random) -> bytes:
-    return b"".join(_call(each) + frame(_DATA, each, b"\0\0\0\0\5") for each in _ids(size(chance, 20_000)))
+    return b"".join(call(each) + frame(DATA, each, b"\0\0\0\0\5") for each in _ids(size(chance, 20_000)))
 
 
 def _small_messages(chance: Random) -> bytes:
@@ -66,23 +66,23 @@ def _small_messages(chance: Random) -> bytes:
     message = chance.choice((b"", b"\x0a\x08ensemble", b"\x0a\x0ctensorrt_llm", b"\x0a\x01x"))
     data = struct.pack(">BI", 0, len(message)) + message
     data *= size(chance, 26_000)
-    parts = (frame(_DATA, 1, data[at : at + 16_000]) for at in range(0, len(data), 16_000))
-    return _call(1, method="ModelStreamInfer") + b"".join(parts)
+    parts = (frame(DATA, 1, data[at : at + 16_000]) for at in range(0, len(data), 16_000))
+    return call(1, method="ModelStreamInfer") + b"".join(parts)
 
 
 def _calls_without_messages(chance: Random) -> bytes:
-    return b"".join(_call(each, _END_HEADERS | 1) for each in _ids(size(chance, 10_000)))
+    return b"".join(call(each, _END_HEADERS | 1) for each in _ids(size(chance, 10_000)))
 
 
 def _reset_requests(chance: Random) -> bytes:
     """Valid requests, reset at once or all at the end."""
-    message = _valid_request(max_tokens=5000)
-    calls = [_call(each) + frame(_DATA, each, message) for each in _ids(size(chance, 1000))]
-    resets = [frame(_RST, each, b"\0\0\0\x08") for each in _ids(len(calls) + 1)]
+    message = valid_request(max_tokens=5000)
+    calls = [call(each) + frame(DATA, each, message) for each in _ids(size(chance, 1000))]
+    resets = [frame(RST, each, b"\0\0\0\x08") for each in _ids(len(calls) + 1)]
     return b"".join(map(bytes.__add__, calls, resets) if chance.random() < 0.5 else calls + resets)
 
 
-def _valid_request(max_tokens: int) -> bytes:
+def valid_request(max_tokens: int) -> bytes:
     request = pb.ModelInferRequest(model_name="ensemble")
     for name, datatype, raw in (
         ("text_input", "BYTES", struct.pack("<I", 5) + b"a b c"),
@@ -98,12 +98,12 @@ def _valid_request(max_tokens: int) -> bytes:
 def _settings(chance: Random) -> bytes:
     value = chance.choice((0, 1, 1 << 14, (1 << 31) - 1, (1 << 32) - 1))
     payload = struct.pack(">HI", chance.randint(1, 6), value) * chance.choice((1, 1, 2000))
-    return frame(_SETTINGS, payload=payload) * size(chance, 50_000 // (len(payload) // 6))
+    return frame(SETTINGS, payload=payload) * size(chance, 50_000 // (len(payload) // 6))
 
 
 def _continuations(chance: Random) -> bytes:
     part = chance.choice((b"", b"\x00\x01a\x01a" * size(chance, 2000), os.urandom(100)))
-    return _call(1, flags=0) + frame(_CONTINUATION, 1, part) * size(chance, 20_000)
+    return call(1, flags=0) + frame(_CONTINUATION, 1, part) * size(chance, 20_000)
 
 
 def _hpack_bomb(chance: Random) -> bytes:
@@ -131,9 +131,9 @@ def _data(chance: Random) -> bytes:
     )
     parts = [message[at : at + 16_000] for at in range(0, len(message), 16_000)]
     calls = (
-        _call(each) + b"".join(frame(_DATA, each, part) for part in parts) for each in _ids(size(chance, 20))
+        call(each) + b"".join(frame(DATA, each, part) for part in parts) for each in _ids(size(chance, 20))
     )
-    return b"".join(calls) + frame(_DATA, 1) * size(chance, 50_000)
+    return b"".join(calls) + frame(DATA, 1) * size(chance, 50_000)
 
 
 FLOODS: dict[str, Callable[[Random], bytes]] = {
@@ -161,7 +161,7 @@ def flood(make: Callable[[Random], bytes]) -> Attack:
         answer, end = b"", "silent"
         with socket.create_connection((HOST, ports["grpc"]), timeout=_TIMEOUT_S) as connection:
             with suppress(OSError):
-                connection.sendall(_PREFACE + frame(_SETTINGS) + make(chance))
+                connection.sendall(PREFACE + frame(SETTINGS) + make(chance))
             connection.settimeout(_SILENCE_S)
             try:
                 while part := connection.recv(1 << 16):

@@ -19,7 +19,14 @@ from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.starts import Starts
 from runner.triton_server.front.triton_http import TritonHTTP
-from runner.triton_server.grpc_wire import DEADLINE_EXCEEDED, Headers, Messages, TooLong
+from runner.triton_server.grpc_wire import (
+    DEADLINE_EXCEEDED,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    Headers,
+    Messages,
+    TooLong,
+)
 
 _MAX_SMALL_BYTES = 1 << 16
 """Of a request that is not an inference."""
@@ -29,6 +36,8 @@ _WAITING_BYTES = 64
 """What a message takes besides its own bytes while it waits."""
 _MAX_STATISTICS = 4
 """Calls at once that read them."""
+_MAX_REFUSED = 100
+"""Requests of a stream, one after another, except those for which there was no place."""
 _FIRST_MESSAGE_S = 60.0
 """How long the first message of a call may take to arrive."""
 RESPONSE_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
@@ -99,6 +108,7 @@ class ClientCall:
         self._waiting: deque[bytes | None] = deque()
         self._connecting: asyncio.Task[None] | None = None
         self._num_messages = 0
+        self._refused = 0
         self.server.open[self] = None
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(_FIRST_MESSAGE_S, self._is_late)
@@ -181,6 +191,10 @@ class ClientCall:
         """Answer a request with an error, after which the call goes on."""
         self.connection.count_refusal(status)
         self.respond(message)
+        self._refused += status not in (RESOURCE_EXHAUSTED, UNAVAILABLE)
+        if self._refused > _MAX_REFUSED:
+            self.finish(RESOURCE_EXHAUSTED, f"the last {_MAX_REFUSED} requests of the stream were refused")
+            self.cancel()
 
     def release(self) -> None:
         """Triton has begun to answer what it was sent."""

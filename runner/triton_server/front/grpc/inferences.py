@@ -77,6 +77,7 @@ class StreamInfer(ClientCall):
 
     def _receive(self, message: bytes) -> None:
         if not message.startswith(ERROR):
+            self._refused = 0
             self.respond(message)
             return
         status, text = failure_of(pb.ModelStreamInferResponse.FromString(message))

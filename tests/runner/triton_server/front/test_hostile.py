@@ -16,6 +16,7 @@ import pytest
 from hyperframe.frame import ContinuationFrame, Frame, HeadersFrame, PingFrame, SettingsFrame
 
 from runner.triton_server.grpc_wire import SERVICE
+from tests.attacks.http2 import DATA, GOAWAY, PREFACE, RST, SETTINGS, call, frame, valid_request
 from tests.hostile import Watch, chunked, flood, most_slow_s, request, resident_mib, send, status_of
 from tests.runner.servers import ENSEMBLE, HOST, SLOT, TritonUnderTest, events, wait_until
 from tests.runner.triton_server.front.running import ASKED, QUESTION, front_pid, inference
@@ -107,6 +108,15 @@ def _frames(frames: list[Frame]) -> bytes:
     return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"".join(each.serialize() for each in frames)
 
 
+def _calls(*frames: bytes) -> bytes:
+    """The server closes the connection at the end."""
+    return PREFACE + frame(SETTINGS) + b"".join(frames) + frame(GOAWAY, 0, b"\0" * 8)
+
+
+def _reset_request(stream: int) -> bytes:
+    return call(stream) + frame(DATA, stream, valid_request(4000)) + frame(RST, stream, b"\0\0\0\x08")
+
+
 INFER = "/v2/models/preprocessing/infer"
 ATTACKS: dict[str, tuple[str, int, Callable[[], bytes], set[int]]] = {
     "nested JSON": ("http", 16, lambda: request(f"{ENSEMBLE}/generate", DEEP), {400}),
@@ -128,6 +138,13 @@ ATTACKS: dict[str, tuple[str, int, Callable[[], bytes], set[int]]] = {
     "metadata": ("http", 64, lambda: request("/v2/models/stats", b"", method="GET"), {200}),
     "pings": ("grpc", 16, lambda: _frames([PingFrame(0, b"12345678")] * 50_000), {0}),
     "settings": ("grpc", 16, lambda: _frames([SettingsFrame(0, settings={4: 9})] * 50_000), {0}),
+    "empty messages": (
+        "grpc",
+        8,
+        lambda: _calls(call(1, method="ModelStreamInfer"), *[frame(DATA, 1, b"\0\0\0\0\0" * 3200)] * 8),
+        {0},
+    ),
+    "requests that are reset": ("grpc", 8, lambda: _calls(*map(_reset_request, range(1, 800, 2))), {0}),
     "headers without end": (
         "grpc",
         32,

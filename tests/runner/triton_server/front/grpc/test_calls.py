@@ -264,6 +264,21 @@ def test_a_request_for_an_unknown_model_gets_its_error_and_the_stream_goes_on() 
     asyncio.run(work())
 
 
+def test_a_stream_whose_requests_are_all_refused_is_ended() -> None:
+    async def work() -> None:
+        client, triton, stream_id = await _inference()
+        client.h2.send_data(stream_id, EMPTY * 3000)
+        await client.flush()
+        trailers = client.trailers(stream_id)
+        assert trailers["grpc-status"] == str(RESOURCE_EXHAUSTED)
+        assert "the last 100 requests" in trailers["grpc-message"]
+        assert not client.is_closed
+        triton.finish(triton.calls[0])
+        assert (client.inferences.running, client.budget.held_bytes) == (0, 0)
+
+    asyncio.run(work())
+
+
 def test_a_stream_without_a_request_ends_well() -> None:
     async def work() -> None:
         client = Client(inferences=stand_in()[1])

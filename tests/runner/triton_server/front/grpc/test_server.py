@@ -91,7 +91,7 @@ def test_data_in_tiny_frames_closes_the_connection(size: int) -> None:
 
 
 REFUSED: dict[str, Callable[[Client], None]] = {
-    "empty messages": lambda client: client.h2.send_data(client.begin("ModelStreamInfer"), EMPTY * 1100),
+    "empty messages": lambda client: client.h2.send_data(client.begin("ModelStreamInfer"), EMPTY * 90),
     "calls of no method": lambda client: client.h2.end_stream(client.begin("Nothing")),
     "calls without a message": lambda client: client.h2.end_stream(client.begin("ModelInfer")),
     "calls of closed endpoints": lambda client: client.h2.end_stream(client.begin("TraceSetting")),
