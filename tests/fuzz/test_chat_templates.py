@@ -70,7 +70,11 @@ def test_what_jinja_or_python_chokes_on_ends_with_a_code(source: str) -> None:
 
 
 def test_after_a_template_had_to_be_ended_the_next_chat_is_served() -> None:
-    loop = "{% if messages[0].content == 'hi' %}" + LOOPS["nested loops"] + "{% endif %}{{ messages[0].content }}"
+    loop = (
+        "{% if messages[0].content == 'hi' %}"
+        + LOOPS["nested loops"]
+        + "{% endif %}{{ messages[0].content }}"
+    )
     template = ChatTemplate({"default": loop}, {})
     with pytest.raises(Exception, match="E1702"):
         template.render(ASKED)

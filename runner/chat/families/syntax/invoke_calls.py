@@ -3,6 +3,7 @@
 import msgspec
 
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_arguments, read_end
+from runner.chat.families.syntax.json_calls import JsonCalls
 from runner.chat.families.syntax.reader import Ends, NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
@@ -63,8 +64,9 @@ class InvokeCalls(msgspec.Struct, frozen=True):
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         is_whole, num_calls = True, 0
         is_call = begin == self.call
-        if not is_call:
-            yield from reader.space()
+        if not is_call and (yield from reader.space()) == "{":  # Some models write the whole call as JSON.
+            yield from JsonCalls(end=self.end).read(reader, tools, begin)
+            return
         while is_call or (yield from reader.marker(self.call)):
             is_call = False
             name = yield from _name(reader)

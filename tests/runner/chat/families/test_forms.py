@@ -145,6 +145,7 @@ DSML = """Hm.<｜DSML｜function_calls>
             Message("", 'a <｜DSML｜invoke name="f"> b'),
         ),
         ("deepseek-v3.2", "a\n<｜DSML｜function_calls>\n<｜DSML｜invoke na", Message("a\n")),
+        ("deepseek-v3.2", '<｜DSML｜function_calls>{"name": "f"}</｜DSML｜function_calls>', Message(calls=F)),
         ("deepseek-v3.2", "<｜DSML｜function_calls> none", Message("<｜DSML｜function_calls> none")),
         ("command-r", "<|START_TEXT|>Hi.<|END_TEXT|>", Message("Hi.")),
         ("command-r", "<|START_RESPONSE|>Hi.<|END_RESPONSE|>", Message("Hi.")),
