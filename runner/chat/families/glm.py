@@ -78,7 +78,8 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
             yield from reader.space()
             is_text = yield from self._is_text(reader)
             next_ = yield from reader.space()
-            if not (yield from reader.marker(self.value)) and (not next_ or is_token(next_)):
+            has_begin = yield from reader.marker(self.value)
+            if not has_begin and (not next_ or is_token(next_) or self._is_cut_off(reader)):
                 return False
             writer.begin("".join(key).strip(), is_text=is_text)
             reader.copied = writer.copied
@@ -103,6 +104,12 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
             return not (yield from reader.space()) or (yield from reader.marker(*self.begins)) != ""
 
         return {self.key: key, self.end: end}
+
+    def _is_cut_off(self, reader: Reader) -> bool:
+        """Tell whether the answer ends in a marker before a value."""
+        rest = reader.text[reader.at :]
+        begins = (self.value, self.type_begin)
+        return reader.is_ended and any(each.startswith(rest) for each in begins)
 
     def _is_text(self, reader: Reader) -> Reading[bool | None]:
         """Read the type of a value, if there is one."""
