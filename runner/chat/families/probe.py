@@ -75,14 +75,14 @@ def written_turns(chat: ChatTemplate) -> Iterator[Turn]:
     deadline_s = time.monotonic() + _MAX_S
     try:
         prompt = chat.probe([user], tools, add_generation_prompt=True)
-    except CodedError:
+    except (CodedError, OSError):
         return
     for calls, thought in itertools.product((_SEVERAL, _SEVERAL[:1], (_ROME,)), (_THOUGHT, "")):
         if time.monotonic() > deadline_s:
             return
         try:
             text = chat.probe([user, _turn(calls, thought)], tools, add_generation_prompt=False)
-        except CodedError:
+        except (CodedError, OSError):
             continue
         same = _OPEN_MARKER.sub("", os.path.commonprefix([prompt, text]))
         text = text[len(same) :]
