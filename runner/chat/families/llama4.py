@@ -6,6 +6,7 @@ import msgspec
 
 from runner.chat.families.family import THINK, Family
 from runner.chat.families.syntax.arguments import read_end
+from runner.chat.families.syntax.json_calls import JsonCalls
 from runner.chat.families.syntax.literals import literal_json
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.syntax.value_scan import Scan, python_stops
@@ -26,7 +27,9 @@ class PythonCalls(msgspec.Struct, frozen=True):
         return (*self.begins, self.end)
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
-        yield from reader.space()
+        if (yield from reader.space()) == "{":  # Llama 4 writes JSON, too.
+            yield from JsonCalls(end=self.end, separator=";").read(reader, tools, begin)
+            return
         is_list = bool((yield from reader.marker("[")))
         if not is_list and not begin:
             raise NotACall
@@ -76,7 +79,7 @@ class PythonCalls(msgspec.Struct, frozen=True):
         return literal_json("".join(pieces).strip()) if end in (",", ")") else None
 
 
-LLAMA4 = Family(name="llama4", calls=PythonCalls())
+LLAMA4 = Family(name="llama4", calls=PythonCalls(bare="[{"))
 LFM2 = Family("lfm2", PythonCalls(("<|tool_call_start|>",), "<|tool_call_end|>"), THINK)
 """LFM2 and LFM2.5."""
 OLMO3 = Family("olmo3", PythonCalls(("<function_calls>",), "</function_calls>", "", is_list=False), THINK)

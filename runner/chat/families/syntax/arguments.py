@@ -4,6 +4,7 @@ import json
 from json.encoder import encode_basestring
 from typing import Any
 
+from runner.chat.families.markers import is_token
 from runner.chat.families.parts import CallArguments
 from runner.chat.families.syntax.literals import json_of
 from runner.chat.families.syntax.reader import Copy, Emit, NotACall, Reader, Reading
@@ -30,8 +31,9 @@ def read_arguments(reader: Reader, *ends: str) -> Reading[bool]:
     pieces: list[str] = []
     is_whole = yield from reader.json(pieces.append, *ends)
     text = "".join(pieces)
-    reader.arguments("{}" if text in ("null", "None") else text)
-    return is_whole and bool(text)
+    is_left_out = not text and is_token(next_)
+    reader.arguments("{}" if text in ("null", "None") or is_left_out else text)
+    return is_whole and (bool(text) or is_left_out)
 
 
 def read_end(reader: Reader, end: str, *, is_whole: bool) -> Reading[None]:

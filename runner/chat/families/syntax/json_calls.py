@@ -123,7 +123,7 @@ class _Objects:
 
     def _member(self, key: str, next_: str) -> Reading[bool]:
         reader, syntax = self._reader, self._syntax
-        if key == syntax.name_key and not self._name:
+        if (key == syntax.name_key or (key == _WRAPPED and next_ == '"')) and not self._name:
             self._name = yield from reader.json_string()
             if self._is_marked or self._has_arguments:
                 self._start()
