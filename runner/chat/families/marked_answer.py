@@ -197,7 +197,7 @@ class MarkedAnswer(AnswerReader):
 
 
 def _content_part(text: str) -> Content | None:
-    return None if text[-1].isspace() else Content(text)
+    return None if text[-1].isspace() and _LINE_BREAK.search(text) else Content(text)
 
 
 def _reasoning_part(text: str) -> Reasoning | None:
