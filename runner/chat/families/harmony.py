@@ -97,7 +97,7 @@ class HarmonyAnswer(AnswerReader):
             reader.copied = CallArguments
             found = yield from reader.until(self._stops, reader.arguments)
         elif to is not None and _is_own_tool(to[1]) and _IS_COMMENTARY.match(channel) is not None:
-            found = yield from reader.until(self._stops, lambda _: None)  # For nobody who is here.
+            found = yield from reader.until(self._stops, lambda _: None)  # Only its own tool reads it.
         else:
             reader.copied = kind
             found = yield from reader.until(self._stops, lambda text: reader.emit(kind, text))

@@ -1,7 +1,11 @@
-"""Families that write calls as objects of JSON between markers."""
+"""Families that write calls with arguments in JSON between markers."""
 
 from runner.chat.families.family import THINK, Family, Span
+from runner.chat.families.syntax.identified_calls import GUIDED_ID, NAME, PART, IdentifiedCalls
 from runner.chat.families.syntax.json_calls import JsonCalls
+from runner.chat.families.syntax.keyed_calls import KeyedCalls
+from runner.chat.families.syntax.named_calls import NamedCalls
+from runner.chat.families.syntax.recipient_calls import RecipientCalls
 
 HERMES = Family("hermes", JsonCalls(begins=("<tool_call>",), end="</tool_call>"), THINK)
 """Hermes 2 and 3, Qwen 2.5, Qwen 3 and QwQ."""
@@ -74,3 +78,21 @@ GIGACHAT = Family("gigachat", JsonCalls(begins=("<|function_call|>", "function c
 """GigaChat 3."""
 ERNIE = Family("ernie", HERMES.calls, THINK, (Span("<response>", "</response>"),))
 """ERNIE 4.5."""
+APERTUS = Family("apertus", KeyedCalls(), Span("<|inner_prefix|>", "<|inner_suffix|>"))
+FUNCTIONARY = Family("functionary", RecipientCalls())
+"""Functionary 3.2."""
+FUNCTIONARY_31 = Family("functionary-3.1", NamedCalls("<function=", ">", "</function>"))
+SOLAR = Family(
+    name="solar",
+    calls=IdentifiedCalls(
+        begin="<|tool_call:begin|>",
+        separator="<|tool_call:args|>",
+        end="<|tool_call:end|>",
+        before_name=f"<|tool_call:begin|>{GUIDED_ID}{NAME}",
+        section_begin="<|tool_calls|>",
+        section_end="<|calls|>",
+        section_variants=((f"{PART}<|tool_calls|>", "<|calls|>"),),
+    ),
+    reasoning=Span("<|think|>", "<|end|>"),
+    wrappers=(Span("<|content|>", "<|end|>"), Span(f"{PART}<|content|>", "<|end|>")),
+)

@@ -10,19 +10,19 @@ import msgspec
 from tokenizers import Tokenizer
 
 from errors.settings import InvalidSetting
-from runner.chat.families.apertus import APERTUS
 from runner.chat.families.bare_json import GENERIC, LLAMA3, THINKING, XLAM
 from runner.chat.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32, DEEPSEEK_V41
 from runner.chat.families.family import Family, Span
-from runner.chat.families.functionary import FUNCTIONARY, FUNCTIONARY_31
-from runner.chat.families.gemma import FUNCTION_GEMMA, GEMMA_4
 from runner.chat.families.glm import GLM, HUNYUAN_3, K2_HORIZON, hunyuan_3
 from runner.chat.families.harmony import GPT_OSS
 from runner.chat.families.json_families import (
+    APERTUS,
     APRIEL,
     COMMAND_R,
     COMMAND_R_2024,
     ERNIE,
+    FUNCTIONARY,
+    FUNCTIONARY_31,
     GIGACHAT,
     GRANITE,
     GRANITE_20B,
@@ -33,15 +33,22 @@ from runner.chat.families.json_families import (
     LONGCAT,
     NEMOTRON_2,
     PHI4,
+    SOLAR,
 )
 from runner.chat.families.kimi import KIMI_K2
-from runner.chat.families.kimi_k3 import KIMI_K3
 from runner.chat.families.llama4 import LFM2, LLAMA4, OLMO3, PYTHONIC
-from runner.chat.families.minimax import DOTS, MINICPM_5, MINIMAX_M2, MINIMAX_M3
 from runner.chat.families.mistral import MISTRAL, MISTRAL_LIST
 from runner.chat.families.probe import ReadBack, Turn, is_form_of, read_back, written_turns
 from runner.chat.families.qwen3_coder import QWEN3_CODER, SEED_OSS
-from runner.chat.families.solar import SOLAR
+from runner.chat.families.tag_families import (
+    DOTS,
+    FUNCTION_GEMMA,
+    GEMMA_4,
+    KIMI_K3,
+    MINICPM_5,
+    MINIMAX_M2,
+    MINIMAX_M3,
+)
 from runner.chat.template import ChatTemplate
 
 NO_FAMILY = "none"

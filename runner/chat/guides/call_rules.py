@@ -1,16 +1,16 @@
 """The rules of calls in the syntax of a family."""
 
 from errors.requests import InvalidGuide
-from runner.chat.families.apertus import KeyedCalls
 from runner.chat.families.family import CallSyntax
-from runner.chat.families.gemma import BraceCalls
 from runner.chat.families.glm import KeyValueCalls
-from runner.chat.families.kimi_k3 import ChannelCalls
 from runner.chat.families.llama4 import PythonCalls
-from runner.chat.families.minimax import ElementCalls
 from runner.chat.families.qwen3_coder import FunctionCalls
+from runner.chat.families.syntax.brace_calls import BraceCalls
+from runner.chat.families.syntax.channel_calls import ChannelCalls
+from runner.chat.families.syntax.element_calls import ElementCalls
 from runner.chat.families.syntax.invoke_calls import InvokeCalls
 from runner.chat.families.syntax.json_calls import JsonCalls
+from runner.chat.families.syntax.keyed_calls import KeyedCalls
 from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.tools import ToolUse
 from runner.chat.guides.calls import (

@@ -1,9 +1,9 @@
 """The rules of calls in the syntaxes that single families have."""
 
-from runner.chat.families.apertus import KeyedCalls
-from runner.chat.families.gemma import BraceCalls
-from runner.chat.families.kimi_k3 import ChannelCalls
-from runner.chat.families.minimax import MARK, ElementCalls
+from runner.chat.families.syntax.brace_calls import BraceCalls
+from runner.chat.families.syntax.channel_calls import ChannelCalls
+from runner.chat.families.syntax.element_calls import MARK, ElementCalls
+from runner.chat.families.syntax.keyed_calls import KeyedCalls
 from runner.chat.families.tools import Tool, ToolUse
 from runner.chat.guides.calls import KEY, Calls, alternatives, arguments, several, value_of
 from runner.chat.guides.parameters import Parameter, in_order, keywords, parameters_of, text_value

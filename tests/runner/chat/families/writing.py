@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.chat.families.family import Family
-from runner.chat.families.gemma import BraceCalls
 from runner.chat.families.glm import KeyValueCalls
 from runner.chat.families.llama4 import PythonCalls
 from runner.chat.families.qwen3_coder import FunctionCalls
 from runner.chat.families.recognition import FAMILIES
+from runner.chat.families.syntax.brace_calls import BraceCalls
 from runner.chat.families.syntax.invoke_calls import InvokeCalls
 from tests.runner.chat.families.answers import Writer
 

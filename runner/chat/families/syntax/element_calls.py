@@ -1,4 +1,4 @@
-"""MiniMax M2 and M3, and others that write calls as tags of calls and parameters."""
+"""Calls as elements with the names of parameters, which may have elements in them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
-from runner.chat.families.family import THINK, Family, Span
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
-from runner.chat.families.syntax.invoke_calls import InvokeCalls
 from runner.chat.families.syntax.literals import json_of
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.syntax.schema_types import STRING, schema_of, types_of
@@ -151,11 +149,3 @@ def _name(reader: Reader) -> Reading[str]:
     pieces: list[str] = []
     yield from reader.up_to(">", pieces.append)
     return "".join(pieces).strip()
-
-
-MINIMAX_M2 = Family("minimax-m2", InvokeCalls("minimax:tool_call"), THINK)
-MINIMAX_M3 = Family("minimax-m3", ElementCalls(), Span("<mm:think>", "</mm:think>"))
-DOTS = Family("dots", InvokeCalls("dots_function_call"), THINK)
-MINICPM_5 = Family(
-    "minicpm-5", InvokeCalls("", call_tag="function", parameter_tag="param", has_cdata=True), THINK
-)

@@ -1,10 +1,8 @@
-"""Functionary: each part of an answer begins with a name, that of a tool or ``all``."""
+"""Calls as parts of an answer that each begin with a name, that of a tool or ``all``."""
 
 import string
 
-from runner.chat.families.family import Family
 from runner.chat.families.syntax.arguments import read_arguments, read_end
-from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
@@ -34,8 +32,3 @@ class RecipientCalls:
             if not (yield from reader.marker(*self.begins)):
                 return
             reader.begin_trying(*self.begins)
-
-
-FUNCTIONARY = Family("functionary", RecipientCalls())
-"""Functionary 3.2."""
-FUNCTIONARY_31 = Family("functionary-3.1", NamedCalls("<function=", ">", "</function>"))

@@ -1,10 +1,9 @@
-"""Gemma 4 and FunctionGemma: calls as ``call:NAME{KEY:VALUE, ..}``, with markers around texts."""
+"""Calls as ``call:NAME{KEY:VALUE, ..}``, with markers around texts."""
 
 from json.encoder import encode_basestring
 
 import msgspec
 
-from runner.chat.families.family import Family, Span
 from runner.chat.families.markers import is_token
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
 from runner.chat.families.syntax.literals import literal_json
@@ -125,14 +124,3 @@ def _scalar(reader: Reader, emit: Emit, depth: int) -> Reading[bool]:
     if next_ in ("}", "]"):
         return True
     return next_ == ","
-
-
-GEMMA_4 = Family(
-    name="gemma-4",
-    calls=BraceCalls("<|tool_call>", "<tool_call|>", '<|"|>', tells_types=True),
-    reasoning=Span("<|channel>thought", "<channel|>"),
-)
-FUNCTION_GEMMA = Family(
-    name="functiongemma",
-    calls=BraceCalls("<start_function_call>", "<end_function_call>", "<escape>", tells_types=False),
-)

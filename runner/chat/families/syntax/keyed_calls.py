@@ -1,6 +1,5 @@
-"""Apertus: a list of objects of JSON, each with a tool's name as its key and the arguments as its value."""
+"""Calls as objects of JSON, each with a tool's name as its key and the arguments as its value."""
 
-from runner.chat.families.family import Family, Span
 from runner.chat.families.syntax.arguments import read_arguments, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
@@ -35,6 +34,3 @@ def _expect(reader: Reader, character: str) -> Reading[None]:
         raise NotACall
     reader.take(reader.at + 1)
     yield from reader.space()
-
-
-APERTUS = Family("apertus", KeyedCalls(), Span("<|inner_prefix|>", "<|inner_suffix|>"))

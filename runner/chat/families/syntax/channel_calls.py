@@ -1,8 +1,7 @@
-"""Kimi K3: an answer of nested channels, whose markers are special tokens around a name and attributes."""
+"""Calls in nested channels, whose markers are special tokens around a name and attributes."""
 
 import re
 
-from runner.chat.families.family import Family, Span
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
@@ -11,22 +10,22 @@ _OPEN, _CLOSE, _SEPARATOR = "<|open|>", "<|close|>", "<|sep|>"
 _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
 
 
-def _begin(name: str) -> str:
+def channel_begin(name: str) -> str:
     return f"{_OPEN}{name}{_SEPARATOR}"
 
 
-def _end(name: str) -> str:
+def channel_end(name: str) -> str:
     return f"{_CLOSE}{name}{_SEPARATOR}"
 
 
 class ChannelCalls:
     """Arguments tell their types: text stands as it is, other values are JSON."""
 
-    begins = (_begin("tools"),)
+    begins = (channel_begin("tools"),)
     bare = ""
-    end = _end("tools")
-    call, call_end = f"{_OPEN}call", _end("call")
-    argument, argument_end = f"{_OPEN}argument", _end("argument")
+    end = channel_end("tools")
+    call, call_end = f"{_OPEN}call", channel_end("call")
+    argument, argument_end = f"{_OPEN}argument", channel_end("argument")
     markers = (*begins, end, call, call_end, argument, argument_end, _SEPARATOR)
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
@@ -68,11 +67,3 @@ def _attributes(reader: Reader) -> Reading[dict[str, str]]:
         raise NotACall
     found = _ATTRIBUTE.findall("".join(pieces))
     return {name: value.replace("&quot;", '"').replace("&amp;", "&") for name, value in found}
-
-
-KIMI_K3 = Family(
-    name="kimi-k3",
-    calls=ChannelCalls(),
-    reasoning=Span(_begin("think"), _end("think")),
-    wrappers=(Span(_begin("response"), _end("response")), Span("", _end("message"))),
-)

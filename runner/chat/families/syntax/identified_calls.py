@@ -1,0 +1,24 @@
+"""Calls as an id, a name and an object of JSON, each after a marker of its own."""
+
+from runner.chat.families.syntax.named_calls import NamedCalls
+from runner.chat.families.syntax.reader import NotACall, Reader, Reading
+
+NAME, PART = "<|tool_call:name|>", "<|begin|>assistant"
+
+GUIDED_ID = "call"
+"""Of all calls in guided answers."""
+
+
+class IdentifiedCalls(NamedCalls, frozen=True):
+    """An id stands before the name."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*super().markers, NAME)
+
+    def _header(self, reader: Reader) -> Reading[tuple[str, str]]:
+        id_ = yield from reader.name()
+        if not (yield from reader.marker(NAME)):
+            raise NotACall
+        name, _ = yield from super()._header(reader)
+        return name, "" if id_ == GUIDED_ID else id_
