@@ -81,6 +81,9 @@ class CallConnection(Protocol):
 
     def finish(self, stream_id: int, error: tuple[int, str], *, has_begun: bool) -> None: ...
 
+    def count_request(self) -> None:
+        """A request was accepted."""
+
     def count_refusal(self, status: int) -> None:
         """A request was answered with an error."""
 
@@ -134,6 +137,10 @@ class ClientCall:
     def gives_way(self) -> bool:
         """Whether it may end so that another client can begin a call."""
         return True
+
+    @property
+    def has_message(self) -> bool:
+        return self._num_messages > 0
 
     # From the connection
 
@@ -230,6 +237,7 @@ class ClientCall:
                 raise InvalidInference(reason=f"it has {number}")
             if message is not None:
                 self.message(message)
+                self.connection.count_request()
             else:
                 self.ended_sending()
         except CodedError as exc:

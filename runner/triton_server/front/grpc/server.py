@@ -54,7 +54,7 @@ _REFUSAL_PARTS = 8
 _MAX_MESSAGES = 4
 """Of a connection, before others have their turn."""
 _FRAMES_PER_MESSAGE = 2
-"""Of an answer: by each a client may open two windows."""
+"""Of a request or an answer: by each a client may open two windows."""
 _MAX_MESSAGE_CHARACTERS = 4096
 _SAFE = " !\"#$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Characters that gRPC does not percent-encode in its messages."""
@@ -200,6 +200,7 @@ class GRPCConnection(HTTP2Connection):
         elif isinstance(event, StreamReset):
             self._count_idle_frame()
             if (stream := self.calls.pop(event.stream_id, None)) is not None:
+                self._idle_frames += _FRAMES_PER_MESSAGE * stream.has_message
                 stream.disconnect()
         elif isinstance(event, ConnectionTerminated):
             self.close()  # h2 sends nothing more.
@@ -257,6 +258,9 @@ class GRPCConnection(HTTP2Connection):
         if method in _READ_METHODS or method in _MANAGEMENT_METHODS or method == HEALTH:
             return PassedCall(self, stream_id, method, metadata)
         return None
+
+    def count_request(self) -> None:
+        self._idle_frames -= _FRAMES_PER_MESSAGE
 
     def count_refusal(self, status: int) -> None:
         self._useless += _REFUSAL_PARTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from itertools import pairwise
 
@@ -260,6 +261,28 @@ def test_a_request_for_an_unknown_model_gets_its_error_and_the_stream_goes_on() 
         assert "E1108" in pb.ModelStreamInferResponse.FromString(answer.data[5:]).error_message
         assert len(triton.calls) == 1
         assert "grpc-status" not in client.trailers(stream_id)
+
+    asyncio.run(work())
+
+
+def test_a_thousand_calls_whose_windows_are_opened_are_no_flood() -> None:
+    """As gRPC's C++ library opens them."""
+
+    async def work() -> None:
+        client, _, _ = await _inference()
+        client.connection._since_s = math.inf  # All happens within one second.
+        client.inferences.max_requests = 10_000
+        client.h2.remote_settings.max_concurrent_streams = 2000
+        client.h2.remote_settings.acknowledge()
+        for _ in range(900):
+            stream_id = client.begin("ModelInfer")
+            client.h2.increment_flow_control_window(1000, stream_id)
+            client.h2.increment_flow_control_window(1000)
+            request = pb.ModelInferRequest(model_name="tensorrt_llm").SerializeToString()
+            client.h2.send_data(stream_id, prefixed(request), end_stream=True)
+            await client.flush()
+        assert not client.is_closed
+        assert client.inferences.running > 900
 
     asyncio.run(work())
 
