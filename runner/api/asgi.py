@@ -17,8 +17,8 @@ from runner.api.application import API
 from runner.api.call import call_of
 from runner.api.error_response import ErrorResponse
 from runner.api.http_server.hosts import AllowedHosts, restricts_hosts
+from runner.api.http_server.nearest_path import nearest_path
 from runner.api.keys import RequireKey
-from runner.api.nearest_path import nearest_path
 from runner.api.served import Served
 from runner.observability.request_id import REQUEST_ID_HEADER
 from runner.settings.api_keys import APIKeys

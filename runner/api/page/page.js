@@ -2,8 +2,8 @@
 // Requests, and what happens on the page.
 
 const EXAMPLES = {
-  chat: ["What is the capital of France?", "Give me three names for a black cat.",
-    "Write a short poem about the sea.", "Write a Python function that reverses a string."],
+  chat: ["What is the capital of France?", "Give me three tips for learning a language.",
+    "What is machine learning?", "Write a Python function that reverses a string."],
   text: ["The capital of France is", "def fibonacci(n):", "Once upon a time"],
 };
 const CLOCK_MS = 100;
