@@ -81,6 +81,8 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         """Frames that wait for their turn, or a part of a frame's head."""
         self._frame_bytes = _PREFACE_BYTES
         """The rest of the last frame that was begun."""
+        self._data_bytes = 0
+        """The length of that frame, if it is one of data that is worth its work."""
         self.read_bytes = MAX_READ_BYTES
         self._waiting: dict[int, deque[_Part]] = {}
         """By stream: what waits until the receiver's window has room."""
@@ -177,6 +179,8 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             high, low, kind, _, _ = FRAME_HEAD.unpack_from(data, end)
             length = (high << 8) + low
             work += self._work_of(kind, length)
+            is_long = kind == _DATA and length >= _LONG_BYTES
+            self._data_bytes = FRAME_HEAD.size + length if is_long else 0
             end += FRAME_HEAD.size + length
             self._frame_bytes = max(end - len(data), 0)
         self._arrived = data[end:]
@@ -201,6 +205,8 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             self.close()
             return
         self._eventless_bytes = 0 if events else self._eventless_bytes + len(data)
+        if self._data_bytes:  # NOTE: what was under way of a call that was refused brings no event.
+            self._eventless_bytes = min(self._eventless_bytes, self._data_bytes - self._frame_bytes)
         if self._eventless_bytes > _MAX_EVENTLESS_BYTES:  # Headers that never end.
             self._transport.abort()
         opened: set[int | None] = set()

@@ -156,9 +156,9 @@ class GRPCConnection(HTTP2Connection):
         return is_complete
 
     def deliver(self, call: ClientCall, *, is_read: bool) -> None:
-        self._undelivered[call] = None
-        if not is_read:
+        if not is_read and not self._undelivered:  # Else it waits for its turn already.
             self.server.connections.turns.wait(self)
+        self._undelivered[call] = None
 
     def _process_messages(self) -> bool:
         """Process few. False if others are left."""

@@ -124,6 +124,42 @@ def test_keys_are_checked_before_a_message_is_received() -> None:
     run(work)
 
 
+def test_what_is_under_way_of_a_refused_call_leaves_the_connection_open() -> None:
+    """A client that sends 64 KB at once knows of the refusal only later; other calls of it run."""
+
+    async def work() -> None:
+        client = Client(keys=("the-key",))
+        await client.open()
+        stream_id = client.begin("ModelInfer")
+        for _ in range(4):
+            client.h2.send_data(stream_id, bytes(16_000))
+        await client.flush()
+        assert client.trailers(stream_id)["grpc-status"] == str(UNAUTHENTICATED)
+        assert not client.is_closed
+        assert client.budget.held_bytes < 1 << 14
+
+    run(work)
+
+
+def test_a_connection_waits_for_one_turn_however_many_calls_waited_for_triton() -> None:
+    async def work() -> None:
+        client = Client()
+        connected = asyncio.Event()
+        client.inferences.is_connected, client.inferences.connect = False, connected.wait
+        await client.open()
+        for _ in range(20):
+            client.h2.send_data(client.begin("ServerReady"), EMPTY, end_stream=True)
+        await client.flush()
+        client.inferences.is_connected = True
+        connected.set()
+        waiting = client.server.connections.turns._waiting
+        while not waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert len(waiting) == 1
+
+    run(work)
+
+
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_client_that_leaves_during_an_upload_leaves_nothing(method: str, dies: bool) -> None:
