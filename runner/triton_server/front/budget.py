@@ -14,7 +14,7 @@ class Share:
         self._budget = budget
         self.evict = evict
         self.num_bytes = 0
-        self.is_complete = False
+        self.is_complete = evict is _never_evicted
 
     def hold(self, num_bytes: int) -> None:
         """Hold so much, instead of what it held. Raises TooManyBytes (E1608)."""

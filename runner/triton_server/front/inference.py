@@ -10,7 +10,6 @@ import itertools
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from errors.coded_error import CodedError
 from errors.triton import TritonUnavailable
-from errors.triton_front import TooManyBytes, TooManyInferences
+from errors.triton_front import TooManyInferences
 from runner.engines.protocol.front import CALL, DIRECT, SINGLE_RESPONSE
 from runner.triton_server.direct import IS_FINAL, DirectResponses
 from runner.triton_server.front.answers import statuses_of
@@ -148,13 +147,12 @@ class Inference:
         self._wants_final = False
         self._request_id = ""
         self._is_left = False
-        self._unanswered_bytes = 0
         self._share = all_inferences.budget.share()
         self._call: Call | None = None
         self._start: Start | None = None
 
     def send(self, request: Any) -> None:
-        """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107, E1108, E1111."""
+        """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107, E1108, E1111, E1608."""
         self._all.check_room(self._client)
         model = self._all.models.get(request.model_name, request.model_version)
         adapt(request, model, may_share=self._all.is_managed)
@@ -171,10 +169,10 @@ class Inference:
         self._wants_final = WANTS_FINAL in request.parameters and request.parameters[WANTS_FINAL].bool_param
         request.parameters[WANTS_FINAL].bool_param = True
         message = request.SerializeToString()
+        self._share.hold(len(message))
         if self._direct is not None and is_direct:
             self._direct.calls[self._key] = self
         self._count(1)
-        self._unanswered_bytes = len(message)
         self._start = self._all.start(self._client, len(message), partial(self._begin, message))
         self._start.on_refusal = self._refuse
 
@@ -202,19 +200,15 @@ class Inference:
         """The client has disconnected, or can't be answered. What Triton has of it counts until it ends."""
         self._is_left = True
         self._forget_direct()
-        if self._call is None:
+        if self._call is None or not self._all.stops.can_stop:
+            if self._call is not None:
+                self._call.reset()
             self._end_start()
             self._count(-self._running)
-            return
-        if not self._all.stops.can_stop:
-            self._call.reset()
-            self._end_start()
-            self._count(-self._running)
+            self._share.release()
             return
         if self._start is not None:
             self._start.is_left = True
-        with suppress(TooManyBytes):
-            self._share.hold(self._unanswered_bytes)
         self._call.leave()
         self._stop()
 
@@ -225,7 +219,7 @@ class Inference:
 
     def receive(self, message: bytes) -> None:
         """Of the slot, past Triton."""
-        self._unanswered_bytes = 0
+        self._share.release()
         self._end_start()
         self._on_response(message)
 
@@ -238,7 +232,7 @@ class Inference:
             self._direct.calls.pop(self._key, None)
 
     def _received(self, message: bytes) -> None:
-        self._unanswered_bytes = 0
+        self._share.release()
         self._end_start()
         is_error = message.startswith(ERROR)
         if is_error or _IS_FINAL in message:
@@ -256,7 +250,7 @@ class Inference:
     def _ended(self, status: int, text: str) -> None:
         self._forget_direct()
         self._end_start()
-        if not self._is_left:
+        if not self._is_left and self._call is not None:
             self._stop()
         self._count(-self._running)
         self._share.release()

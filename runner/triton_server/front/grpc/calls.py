@@ -203,6 +203,11 @@ class ClientCall:
             self.finish(RESOURCE_EXHAUSTED, f"the last {_MAX_REFUSED} requests of the stream were refused")
             self.cancel()
 
+    def hand_over(self, message: bytes) -> None:
+        """Hold the bytes of a message no longer."""
+        self._held_bytes = max(self._held_bytes - len(message) - _WAITING_BYTES, 0)
+        self._share.hold(self._held_bytes + self._messages.num_bytes)
+
     def release(self) -> None:
         """Triton has begun to answer what it was sent."""
         self._held_bytes = 0

@@ -36,6 +36,7 @@ class StreamInfer(ClientCall):
 
     def message(self, message: bytes) -> None:
         request = _request(message)
+        self.hand_over(message)  # To its inference.
         try:
             self._send(request)
         except CodedError as exc:
@@ -109,7 +110,9 @@ class Infer(StreamInfer):
         self._responses: list[bytes] = []
 
     def message(self, message: bytes) -> None:
-        self._send(_request(message))
+        request = _request(message)
+        self.hand_over(message)
+        self._send(request)
 
     def ended_sending(self) -> None:
         """The request was sent."""

@@ -13,10 +13,11 @@ from tritonclient.grpc import service_pb2 as pb
 
 from errors.requests import InvalidTensor
 from errors.triton import TritonUnavailable
-from errors.triton_front import TooManyInferences
+from errors.triton_front import TooManyBytes, TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.settings.ports import free_ports
 from runner.triton_server.front.inference import Inference, Inferences
+from runner.triton_server.front.starts import Starts
 from runner.triton_server.grpc_client.triton import RefusedByTriton, Triton
 from runner.triton_server.grpc_wire import INTERNAL, OK, UNAVAILABLE, prefixed
 from runner.triton_server.model_names import SLOT
@@ -135,6 +136,29 @@ def test_what_triton_has_of_a_client_that_left_counts_until_it_ends() -> None:
     assert (inferences.running, inferences.budget.held_bytes) == (0, 0)
     assert [len(client.got) for client in clients] == [1, 0]
     assert [client.ends for client in clients] == [[], []]
+
+
+def test_what_triton_has_counts_also_while_others_send_too_much() -> None:
+    """Only a request that has not arrived completely can give way."""
+    _, inferences = stand_in()
+    budget = inferences.budget
+    client = Client(inferences)
+    client.inference.send(asked("ensemble", text="a" * 100_000))
+    with pytest.raises(TooManyBytes):
+        budget.share(lambda error: None).hold(50_000)
+    assert budget.held_bytes > 100_000
+
+
+def test_a_request_that_gave_way_before_its_turn_is_not_stopped_in_the_slot() -> None:
+    triton, inferences = stand_in()
+    inferences._starts = Starts(1)
+    clients = [Client(inferences, client="many") for _ in range(8)]
+    for client in clients:
+        client.inference.send(asked())
+    Client(inferences, client="one").inference.send(asked())
+    assert "E1111" in clients[-1].got[0].error_message
+    assert clients[-1].ends == [(OK, "")]
+    assert stops(triton) == []
 
 
 def test_nvidias_backend_is_told_by_a_reset_that_a_client_left() -> None:

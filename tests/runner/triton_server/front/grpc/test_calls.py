@@ -271,6 +271,21 @@ def test_each_request_of_a_stream_has_a_call_of_its_own() -> None:
     asyncio.run(work())
 
 
+def test_a_request_counts_until_its_own_answer_begins() -> None:
+    async def work() -> None:
+        client, triton, stream_id = await _inference()
+        request = pb.ModelInferRequest(model_name="tensorrt_llm", id="a" * 1000)
+        client.h2.send_data(stream_id, prefixed(request.SerializeToString()))
+        await client.flush()
+        budget = client.inferences.budget
+        triton.calls[0].on_message(_final())
+        assert budget.held_bytes == len(triton.calls[1].sent[0]) > 1000
+        triton.calls[1].on_message(_final())
+        assert budget.held_bytes == 0
+
+    asyncio.run(work())
+
+
 def test_a_request_that_is_reset_before_its_turn_never_reaches_triton() -> None:
     """Triton takes memory for each call, also for one that ends at once."""
 
