@@ -1,5 +1,6 @@
 """The answer to a generation request: one JSON document, or a stream of server-sent events."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
@@ -191,14 +192,15 @@ class GenerationResponse(Response):
         return last
 
     async def keep_alive(self) -> None:
-        """NOTE: only while the client reads, as then ``_write`` ends before it is called again."""
+        """Send an event without meaning if the client reads: nothing else of this stream is being written."""
         if self._connection is None or self._connection.is_ready():
             await self._write(self._writer.idle_event)
 
     async def _write(self, data: bytes, *, is_last: bool = False) -> None:
         """Server-sent events: those that are written together are sent together."""
-        self.sent_s = time.monotonic()
+        self.sent_s = math.inf  # While this waits for the client, ``keep_alive`` would come before it.
         if not self._has_started:
             self._has_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
         await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
+        self.sent_s = time.monotonic()

@@ -15,7 +15,7 @@ _CHECKS = 10
 
 class Stream(Protocol):
     sent_s: float
-    """When something was sent last, by ``time.monotonic``."""
+    """When something was sent last, by ``time.monotonic``; infinite while something is being sent."""
 
     async def keep_alive(self) -> None:
         """Send what means nothing. Call only while the stream is watched."""

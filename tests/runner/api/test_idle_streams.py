@@ -16,7 +16,7 @@ from tests.runner.api.writing_model import WritingModel
 
 MESSAGES = [{"role": "user", "content": "a"}]
 COMMENT, PING = b": keep-alive\n\n", b'event: ping\ndata: {"type":"ping"}\n\n'
-APIS = [
+APIS: list[tuple[str, dict[str, Any], bytes]] = [
     ("/v1/chat/completions", {"messages": MESSAGES}, COMMENT),
     ("/v1/completions", {"prompt": "a"}, COMMENT),
     ("/v1/responses", {"input": "a"}, COMMENT),
@@ -101,6 +101,29 @@ def test_once_a_stream_was_kept_alive_an_error_is_an_event_of_it(
         await asked.run()
         assert asked.statuses == [200]
         assert b"E2107" in asked.sent.removeprefix(idle * 2).partition(b"data: ")[2]
+
+    asyncio.run(work())
+
+
+def test_nothing_comes_before_what_waits_for_the_client(tmp_path: Path) -> None:
+    class Slow(Asked):
+        has_started: list[bool]
+
+        async def _send(self, message: Any) -> None:
+            if message["type"] == "http.response.start":
+                await asyncio.sleep(0.6)
+            else:
+                self.has_started.append(bool(self.statuses))
+            await super()._send(message)
+
+    async def work() -> None:
+        model = WritingModel(tmp_path, OPENAI_STREAM_KEEP_ALIVE="0.2")
+        await Asked(model, *APIS[0][:2], 0, COMMENT).run()  # What is made at the first call takes time.
+        asked = Slow(model, *APIS[0][:2], 0, COMMENT)
+        asked.has_started = []
+        await asked.run()
+        assert len(asked.has_started) > 3
+        assert all(asked.has_started)
 
     asyncio.run(work())
 
