@@ -49,7 +49,8 @@ class CogServer(launch.CogServer):
         return self.log_path.read_text(errors="replace").splitlines()
 
     def build(self, **inputs: object) -> dict[str, Any]:
-        """The answer to a prediction that was waited for."""
+        """The answer to a prediction that was waited for, once the server is not busy with the last one."""
+        self.is_ready()
         response = httpx.post(f"{self.url}/predictions", json={"input": inputs}, timeout=REQUEST_TIMEOUT_S)
         answer: dict[str, Any] = response.json()
         return answer

@@ -280,7 +280,7 @@ def test_ctrl_c_ends_a_command_where_sigint_is_ignored(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    monkeypatch.setattr("cli.plan.plan_lines", lambda *given, **options: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("cli.plan.source_of", lambda options: signal.raise_signal(signal.SIGINT))
     assert main(["plan", "config.yaml"]) == 130
     assert capsys.readouterr().err.endswith("stopped\n")
 

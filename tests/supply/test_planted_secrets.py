@@ -282,7 +282,8 @@ def test_a_runner_that_can_not_start_shows_no_secret(tmp_path: Path, files: File
 
 
 def test_the_search_finds_what_is_there() -> None:
-    command = [sys.executable, "-c", "import time; time.sleep(600)", PASSWORD]
+    word = "planted-word"  # None of SECRETS: tests beside this one look at the same processes.
+    command = [sys.executable, "-c", "import time; time.sleep(600)", word]
     with (
         CommandLines(environments_of="time.sleep(600)") as processes,
         subprocess.Popen(command, env={"X": SIGNATURE}) as process,
@@ -291,6 +292,6 @@ def test_the_search_finds_what_is_there() -> None:
             wait_until(lambda: any(SIGNATURE in text for text in processes.environments))
         finally:
             process.kill()
-    assert {form for form, _ in leaks((PASSWORD,), processes.seen)} == {PASSWORD}
+    assert {form for form, _ in leaks((word,), processes.seen)} == {word}
     encoded = ["cGxhbnRlZC1wYXNzd29yZA", "planted-yaml%2F1"]
     assert [form for form, _ in leaks((PASSWORD, IN_YAML), encoded)] == encoded

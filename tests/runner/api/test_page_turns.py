@@ -79,13 +79,19 @@ def test_chats_survive_a_reload_and_a_switch_of_the_endpoint(page: Page) -> None
     assert page.run("turns.length") == 0
     page.click("#mode-chat")
     assert page.run(shown) == before
-    page.run("$('system').value = 'Be brief.', location.reload(), 0")
-    page.wait(f"document.readyState === 'complete' && {IS_READY} && turns.length === 2")
+    page.run("$('system').value = 'Be brief.'")
+    reload(page, 2)
     assert page.run(shown) == before
     assert page.run("$('system').value") == "Be brief."
     page.click("#clear")
-    page.run("location.reload(), 0")
-    page.wait(f"document.readyState === 'complete' && {IS_READY} && turns.length === 0")
+    reload(page, 0)
+
+
+def reload(page: Page, num_turns: int) -> None:
+    page.run("window.isOld = true, location.reload(), 0")
+    page.wait(
+        f"!window.isOld && document.readyState === 'complete' && {IS_READY} && turns.length === {num_turns}"
+    )
 
 
 @needs_chromium

@@ -274,8 +274,8 @@ def test_while_it_starts_it_stops_at_once(model: PacedModel, folder: Path) -> No
 
 def test_too_many_failures_end_the_server_with_an_error(start: Callable[..., CogUnderTest]) -> None:
     server = start(FAILURE_LIMIT="1")
-    triton = next(pid for pid in triton_pids(server.triton_http_port) if name(pid) == "tritonserver")
-    os.kill(triton, signal.SIGKILL)
+    for pid in engine_pids(server.triton_http_port):
+        os.kill(pid, signal.SIGKILL)
     assert exit_code(server) == UNRECOVERABLE_EXIT_CODE
     assert "giving up" in server.log()
     wait_until(lambda: shared_memory(server.triton_http_port) == [])
@@ -304,10 +304,6 @@ def test_a_stopped_cog_worker_is_not_ready_and_ends_the_server_with_an_error(
     assert exit_code(server) == UNRECOVERABLE_EXIT_CODE
     assert "Cog's worker can't go on and is killed: it was stopped (SIGSTOP)" in server.log()
     wait_until(lambda: not any(map(is_running, pids)))
-
-
-def name(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 class Webhook:
