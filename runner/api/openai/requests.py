@@ -114,7 +114,7 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         expected = f"max_tokens ({body.max_tokens}), of which it is the newer name"
         raise InvalidInput(name="max_completion_tokens", expected=expected, value=body.max_completion_tokens)
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:  # NOTE: vLLM's clients send its default, 0.
         raise InvalidInput(name="logprobs", expected="true where there is top_logprobs", value=body.logprobs)
     use = tool_use(body, served.engine_kind)
     tools = callable_tools(body, use)

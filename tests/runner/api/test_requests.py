@@ -111,6 +111,11 @@ def chat(served: Served, family: Family | None, **fields: object) -> GenerationR
     return chat_request(body, replace(served, model=model)).request
 
 
+def test_no_log_probs_are_asked_for_by_a_number_of_0(served: Served) -> None:
+    assert chat(served, None, top_logprobs=0).num_top_log_probs is None
+    assert chat(served, None, top_logprobs=0, logprobs=True).num_top_log_probs == 0
+
+
 def test_an_effort_that_the_template_refuses_is_left_out(served: Served) -> None:
     refuses = (
         "{% if reasoning_effort | default('low') not in ['low'] %}{{ raise_exception('no') }}{% endif %}"
