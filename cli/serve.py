@@ -34,11 +34,14 @@ _BESIDE_SETUP_S = 30.0
 
 
 def engine_environment(engine: str) -> dict[str, str]:
-    """The runner's variables for the engine: ENGINE_DIR for a folder, COG_WEIGHTS for a tar."""
+    """The runner's variables for the engine: ENGINE_DIR for a folder, COG_WEIGHTS for a tar.
+
+    NOTE: until Python 3.13, ``Path.resolve`` raises a RuntimeError for links that lead to each other.
+    """
     if Path(engine).is_dir():
-        return {"ENGINE_DIR": str(Path(engine).resolve()), "COG_WEIGHTS": "", "MODEL_ID": ""}
+        return {"ENGINE_DIR": os.path.realpath(engine), "COG_WEIGHTS": "", "MODEL_ID": ""}
     is_url = "://" in engine
-    return {"COG_WEIGHTS": engine if is_url else str(Path(engine).resolve())}
+    return {"COG_WEIGHTS": engine if is_url else os.path.realpath(engine)}
 
 
 def check_kind(model: str, kind: str | None) -> None:

@@ -75,6 +75,8 @@ def test_an_engine_that_is_not_there_is_e1301_and_exit_2(command: str, tmp_path:
     result = cog_triton(command, str(missing))
     assert result.returncode == 2
     assert str(missing) in one_coded_line(result, "E1301")
+    missing.symlink_to(missing)
+    assert str(missing) in one_coded_line(cog_triton(command, str(missing)), "E1301")
 
 
 def test_a_bad_config_is_told_by_key_before_anything_is_built(tmp_path: Path) -> None:
