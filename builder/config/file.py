@@ -120,6 +120,9 @@ def read_text(source: str | Path, *, only_public: bool = False) -> bytes:
                 text += buffer[:count]
     except (AddressRefused, InvalidInput):
         raise
+    except IsADirectoryError as exc:
+        reason = "it is a folder without a model (a config.json with a model_type, or a .gguf file)"
+        raise BuildConfigUnreadable(source=shown, reason=reason) from exc
     except OSError as exc:
         raise BuildConfigUnreadable(source=shown, reason=exc.strerror or type(exc).__name__) from exc
     except CodedError as exc:

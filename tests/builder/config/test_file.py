@@ -257,6 +257,8 @@ def test_a_file_gives_its_folder_and_a_missing_or_huge_one_its_error(tmp_path: P
         read_config(str(path))
     with pytest.raises(BuildConfigUnreadable, match="No such file"):
         read_config(tmp_path / "none.yaml")
+    with pytest.raises(BuildConfigUnreadable, match="a folder without a model"):
+        read_config(tmp_path)
 
 
 def test_a_url_is_fetched_and_its_failures_are_told_without_its_credentials(
