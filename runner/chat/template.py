@@ -38,6 +38,8 @@ class ChatTemplate:
     """What clients may not send: it stays plain text."""
     _max_bytes: int = MAX_TEXT_BYTES
     """Limit of a prompt, and of what it is made from, as JSON."""
+    response_template: object = None
+    """How the model's answers are described, as it is in tokenizer_config.json."""
 
     @property
     def exists(self) -> bool:
@@ -131,7 +133,8 @@ def load_chat_template(
     if override is None:
         files = sorted((engine_dir / _ADDITIONAL).glob("*.jinja"))
         sources |= {each.stem: _read_text(each) for each in files}
-    return ChatTemplate(sources, special_tokens, place, control_tokens, max_bytes)
+    described = config.get("response_template")
+    return ChatTemplate(sources, special_tokens, place, control_tokens, max_bytes, described)
 
 
 def _sources(found: object, place: Path) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Which family a model is of: the one that reads the calls that the model's chat template writes (``probe``).
 
-A template that writes none is recognized by signs: texts in it, or tokens of the tokenizer.
+A template that writes none is recognized by signs: texts in it, or tokens of the tokenizer. If the calls have
+no markers of a family, the model's own description of its answers makes one (``response_template``).
 """
 
 import re
@@ -40,6 +41,7 @@ from runner.chat.families.llama4 import LFM2, LLAMA4, OLMO3, PYTHONIC
 from runner.chat.families.mistral import MISTRAL, MISTRAL_LIST
 from runner.chat.families.probe import ReadBack, Turn, is_form_of, read_back, written_turns
 from runner.chat.families.qwen3_coder import QWEN3_CODER, SEED_OSS
+from runner.chat.families.response_template import read_response_template
 from runner.chat.families.tag_families import (
     DOTS,
     FUNCTION_GEMMA,
@@ -122,7 +124,7 @@ _MAX_SHOWN = 80
 class Recognized(msgspec.Struct, frozen=True):
     family: Family | None = None
     warning: str = ""
-    """A sentence for the log, if the template writes calls that no family reads."""
+    """A sentence for the log, if calls are not read though the model's files tell of them."""
 
 
 def check_family(name: str | None) -> None:
@@ -143,19 +145,36 @@ def recognize(name: str | None, chat: ChatTemplate, tokenizer: Tokenizer) -> Rec
     by_signs = [family for family, signs in _SIGNS if all(_has(sign, chat, added) for sign in signs)]
     unread = ""
     others = [hunyuan_3(found[1]) for found in map(_HUNYUAN_3.search, (chat.text, *added)) if found]
+    described, refusal = read_response_template(chat.response_template, tokenizer)
     for turn in written_turns(chat):
-        if (family := _reader_of(turn, by_signs, others, tokenizer)) is not None:
+        family = _reader_of(turn, by_signs, others, tokenizer)
+        if described is not None and not _is_marked(family, turn) and read_back(described, turn, tokenizer):
+            family = described
+        if family is not None:
             return Recognized(_with_reasoning(family, turn, chat, added, tokenizer))
         unread = unread or turn.text
+    known = next(iter(by_signs), None)
+    reasoning = None if described is None else described.reasoning
     if unread:
-        span = next(_spans_in(chat, added), None)
+        span = reasoning or next(_spans_in(chat, added), None)
         family = None if span is None else msgspec.structs.replace(THINKING, reasoning=span)
-        return Recognized(family, _UNREAD.format(written=repr(unread.strip()[:_MAX_SHOWN])))
-    return Recognized(next(iter(by_signs), None))
+        warning = _UNREAD.format(written=repr(unread.strip()[:_MAX_SHOWN]))
+        return Recognized(family, f"{warning}; {refusal}" if refusal else warning)
+    if known not in (None, THINKING):
+        return Recognized(known)
+    if described is not None and reasoning is None and known is not None:
+        described = msgspec.structs.replace(described, reasoning=known.reasoning)
+    return Recognized(described or known, refusal)
 
 
 def _has(sign: str, chat: ChatTemplate, added: Collection[str]) -> bool:
     return sign in chat.text or sign in added
+
+
+def _is_marked(family: Family | None, turn: Turn) -> bool:
+    """Tell whether a marker of the family begins calls in the turn."""
+    calls = None if family is None else family.calls
+    return calls is not None and any(each in turn.text for each in calls.begins)
 
 
 def _reader_of(
@@ -167,9 +186,7 @@ def _reader_of(
         by_sign = by_signs.index(family) if family in by_signs else len(by_signs)
         calls = family.calls
         is_form = calls is not None and is_form_of(calls, turn.text)
-        is_marked = calls is not None and (
-            not calls.begins or any(each in turn.text for each in calls.begins)
-        )
+        is_marked = calls is not None and (not calls.begins or _is_marked(family, turn))
         form = (not is_form, by_sign, not is_marked, family.reasoning is not None)
         return not read.is_thought_read, len(read.content), *form
 

@@ -23,6 +23,8 @@ class JsonCalls(msgspec.Struct, frozen=True):
     """Between objects without a list."""
     is_list: bool = False
     """Whether the template tells the model to write a list. One object is read as well."""
+    has_other_keys: bool = False
+    """Whether an object between markers may have any further keys."""
     no_calls: tuple[str, ...] = ()
     """Tools of the template's own, which the model names to call none. They are left out."""
 
@@ -137,7 +139,7 @@ class _Objects:
             self._id = yield from reader.json_string()
         elif key == _WRAPPED and next_ == "{":
             return (yield from self._members())
-        elif key in (syntax.id_key, *_OTHER_KEYS) or self._has_started:
+        elif key in (syntax.id_key, *_OTHER_KEYS) or self._has_started or syntax.has_other_keys:
             return (yield from reader.json(lambda _: None, syntax.end))
         else:
             raise NotACall
