@@ -121,8 +121,8 @@ def read_text(source: str | Path, *, only_public: bool = False) -> bytes:
     except (AddressRefused, InvalidInput):
         raise
     except IsADirectoryError as exc:
-        reason = "it is a folder without a model (a config.json with a model_type, or a .gguf file)"
-        raise BuildConfigUnreadable(source=shown, reason=reason) from exc
+        no_model = "it is a folder without a model (a config.json with a model_type, or a .gguf file)"
+        raise BuildConfigUnreadable(source=shown, reason=no_model) from exc
     except OSError as exc:
         raise BuildConfigUnreadable(source=shown, reason=exc.strerror or type(exc).__name__) from exc
     except CodedError as exc:
