@@ -17,7 +17,7 @@ class Share:
         self.is_complete = evict is _never_evicted
 
     def hold(self, num_bytes: int) -> None:
-        """Hold so much, instead of what it held. Raises TooManyBytes (E1608)."""
+        """Hold so much, instead of what it held. Raises TooManyBytes (E1112)."""
         self._budget.change(self, num_bytes)
 
     def release(self) -> None:

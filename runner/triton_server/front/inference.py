@@ -152,7 +152,7 @@ class Inference:
         self._start: Start | None = None
 
     def send(self, request: Any) -> None:
-        """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107, E1108, E1111, E1608."""
+        """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107, E1108, E1111, E1112."""
         self._all.check_room(self._client)
         model = self._all.models.get(request.model_name, request.model_version)
         adapt(request, model, may_share=self._all.is_managed)
