@@ -16,7 +16,7 @@ NUMBERS: tuple[tuple[str, type, float, float, float, str], ...] = (
     ("top_p", float, 0.95, 0, 1, "probability mass to sample from"),
     ("top_k", int, 0, 0, math.inf, "number of most likely tokens to sample from, 0 for no limit"),
 )
-"""Of ``generate``: option, type, default, minimum, maximum, meaning. The limits are the prediction API's."""
+"""Options of ``generate``: name, type, default, minimum, maximum, meaning. The limits are Cog's."""
 
 _MODEL = (
     "a Hugging Face model (owner/name, owner/name@revision, owner/name:FILE.gguf or the URL of its page), a "
@@ -241,4 +241,4 @@ COMMANDS = {
         _instantiate,
     ),
 }
-"""By name; ``run(options)`` of the module of that name in ``cli`` runs it."""
+"""All commands by name; ``run(options)`` of the module of that name in ``cli`` runs one."""

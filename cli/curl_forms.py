@@ -12,7 +12,7 @@ from runner.settings.settings import Settings
 
 PROMPT = "What is machine learning?"
 KEY = "$KEY"
-"""In a printed command: the shell puts the key in, so that no secret is printed."""
+"""The key in a printed command: the shell puts it in, so that no secret is printed."""
 _MAX_TOKENS = 24
 _JSON = "Content-Type: application/json"
 _WITH_KEY = f"Authorization: Bearer {KEY}"
@@ -83,7 +83,7 @@ def curl_forms(
 
 
 def ready_lines(settings: Settings, *, cog_host: str | None, embeds: bool = False) -> Iterator[str]:
-    """What is printed once a server takes requests: the page first, one request, and where the rest is.
+    """Yield what is printed once a server takes requests: the page first, one request, and where the rest is.
 
     ``cog_host``: where Cog's server listens; None: the API alone is served. ``embeds``: an embedding model.
     """

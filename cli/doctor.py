@@ -29,7 +29,7 @@ from runner.triton_server.served_engine import check_servable
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
 _ENGINES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.libraries))
 _OURS = re.compile(r" -m (runner\.|builder\.cog_server|cli )|/cog-triton ")
-"""In the command line of a process that listens at a port of ours."""
+"""A part of the command line of each of our processes that listens at a port."""
 _TIMEOUT_S = 60.0
 _OK, _FAILED = 0, 2
 

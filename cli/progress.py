@@ -12,13 +12,13 @@ from engine.progress import Progress
 from runner.cog_server.launch import CogServer
 
 _MODEL = "model: "
-"""How lines of the runner's log begin that tell of a model's download."""
+"""The beginning of the lines of the runner's log that tell of a model's download."""
 _PHASES = {
     "engine: ": "loading the engine",
     "engine_server: INFO cog_triton.engine: engine ready": "loading Triton's models",
     "test prediction": "generating a first text",
 }
-"""By the beginning of the line of the runner's log with which a phase of its start begins."""
+"""Phases of a start, by the beginning of the line of the runner's log with which each begins."""
 
 
 @contextmanager

@@ -30,7 +30,7 @@ EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "tiny" / "config.yaml"
 _READY_TIMEOUT_S = 3600.0
 """Without COG_SETUP_TIMEOUT."""
 _BESIDE_SETUP_S = 30.0
-"""For Cog's server to start, and to tell that a set-up took too long."""
+"""Time for Cog's server to start, and to tell that a set-up took too long."""
 
 
 def engine_environment(engine: str) -> dict[str, str]:
@@ -73,7 +73,7 @@ def on_loopback(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def all_listeners(settings: Settings, host: str) -> list[Listener]:
-    """What a runner listens at; ``host`` is Cog's."""
+    """List where a runner listens; ``host`` is Cog's."""
     cog = Listener(host, settings.cog.port, "Cog's server", "PORT")
     openai = (openai_listener(settings),) if settings.openai_port else ()
     return [cog, *triton_listeners(settings), *openai]

@@ -38,10 +38,10 @@ _END_TEXTS = (
 )
 """Tokens that end a turn or a text in every model that has them (a list like llama.cpp's)."""
 _SPECIAL_END_TEXTS = ("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]")
-"""They end a text only where they are special tokens: elsewhere they may be HTML, for example."""
+"""Tokens that end a text only where they are special: elsewhere they may be HTML, for example."""
 _END_OF_MESSAGE = "<|end|>"
 _BEGINS_OF_MESSAGES = ("<|start|>", "<|begin|>")
-"""In models with one of these (gpt-oss, Solar) ``<|end|>`` separates the messages of one answer."""
+"""Tokens of models (gpt-oss, Solar) in which ``<|end|>`` separates the messages of one answer."""
 
 
 def read_end_ids(engine_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ def _named_end_ids(engine_dir: Path, tokenizer: Tokenizer, keys: Sequence[str] =
 
 
 def _id_of(text: str, engine_dir: Path, config: dict[str, Any], tokenizer: Tokenizer) -> int | None:
-    """By ``tokenizer.json``, or by the files that list added tokens."""
+    """Find a token's id in ``tokenizer.json``, or in the files that list added tokens."""
     try:
         id_ = tokenizer.token_to_id(text)
     except UnicodeEncodeError:  # JSON may hold half of a character, which is no token.

@@ -23,13 +23,13 @@ LIMITS: Mapping[str, tuple[type, float, float]] = {
 
 
 def read_sampling_defaults(engine_dir: Path) -> dict[str, float]:
-    """Those of the engine in ``engine_dir``. Raises E1312, and E1329 for a value that no request may have."""
+    """Read those of the engine in ``engine_dir``. Raises E1312, and E1329 for an impossible value."""
     path = engine_dir / GENERATION_CONFIG
     return sampling_defaults(read_json(path), str(path))
 
 
 def sampling_defaults(document: Mapping[str, Any], place: str) -> dict[str, float]:
-    """Those of a generation config read from ``place``."""
+    """Check and return those of a generation config that was read from ``place``."""
     given = {name: document[name] for name in LIMITS if document.get(name) is not None}
     for name, value in given.items():
         kind, low, high = LIMITS[name]

@@ -115,7 +115,7 @@ class ReceivingTooMuch(CodedError):
 
 
 class UnsupportedHTTP(CodedError):
-    """Its fact ``status`` is HTTP's status."""
+    """An error whose fact ``status`` is HTTP's status."""
 
     code = "E1615"
     summary = "A request needs a part of HTTP that this server does not support"

@@ -122,7 +122,7 @@ class Environment:
 
 
 class PipProgress:
-    """What pip has done, by its output and what is installed: ``43 of 84 packages, 210 of 244 MB``."""
+    """Progress of pip, by its output and what is installed: ``43 of 84 packages, 210 of 244 MB``."""
 
     def __init__(self, command: str, options: Sequence[str], site_packages: Path) -> None:
         files = [Path(file) for option, file in zip(options, options[1:]) if option == "-r"]

@@ -54,7 +54,7 @@ def convert(model: Model, name: str, folder: Path, dtype: str | None, progress: 
 
 
 def _sampling(file: GgufFile) -> dict[str, float]:
-    """What llama.cpp's converter took from the model's generation_config.json."""
+    """Sampling parameters that llama.cpp's converter took from the model's generation_config.json."""
     given = {name: file.get(f"general.sampling.{key}", (int, float)) for name, key in _SAMPLING.items()}
     # NOTE: they are 32-bit floats, which have 7 digits.
     return {

@@ -131,10 +131,10 @@ def fit_gpus(demanded: Demand, gpus: Sequence[GpuModel], free_bytes: Sequence[in
 
 @dataclass(frozen=True)
 class MainMemory:
-    """What a model takes of main memory, where it runs without a GPU."""
+    """Main memory that a model takes where it runs without a GPU."""
 
     present_bytes: int
-    """Of this machine."""
+    """This machine's memory."""
     dtype: str
     weight_bytes: int
     cache: CpuCache
@@ -192,7 +192,7 @@ def size_lines(
 
 
 def _verdict(demanded: Demand, gpus: Sequence[Gpu]) -> str:
-    """Whether a model fits this machine's GPUs, as they are now."""
+    """Tell whether a model fits this machine's GPUs, as they are now."""
     known = [GpuModel(gpu.name or "GPU", gpu.total_bytes) for gpu in gpus if gpu.total_bytes is not None]
     if len(known) < len(gpus):
         return "not known whether it fits here: the GPUs' memory is not"

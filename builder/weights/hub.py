@@ -142,7 +142,7 @@ class Hub:
         return Snapshot(model_id=model_id, commit=str(info.sha), files=tuple(files))
 
     def _told_about(self, model_id: str, revision: str) -> ModelInfo:
-        """What the Hub tells of a model. Waits as it asks where it limits the rate of requests."""
+        """Ask the Hub about a model. Where it limits the rate of requests, wait as long as it asks."""
         api = HfApi(endpoint=self.endpoint, token=self._token)
         for wait_s in _WAITS_S:
             try:

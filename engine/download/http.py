@@ -128,7 +128,7 @@ def _why_forbidden(query: str, status: int) -> str:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """How long a server asks to wait: Retry-After, or the reset in RateLimit, as the Hub has it."""
+    """Read how long a server asks to wait: Retry-After, or the reset in RateLimit, as the Hub has it."""
     told, wait_s = headers.get("Retry-After"), None
     try:
         wait_s = None if told is None else Retry().parse_retry_after(told)

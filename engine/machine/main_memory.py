@@ -16,7 +16,7 @@ STEP_TOKENS = 512
 BATCH_SIZE = 32
 
 _SEQUENCE_TOKENS = 512
-"""Of each sequence of a full batch, for which the cache has room."""
+"""Tokens of each sequence of a full batch, for which the cache has room."""
 _LARGEST_BYTES = 4 << 30
 _LARGEST_SHARE = 0.25
 _GROUPS = ("memory.max", "memory/memory.limit_in_bytes")

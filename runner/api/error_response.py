@@ -127,7 +127,7 @@ def messages_error_body(error: CodedError, fields: Fields) -> bytes:
 
 
 def body_of(path: str) -> Callable[[CodedError, Fields], bytes]:
-    """What writes the body of an error of this path."""
+    """Return the function that writes the body of an error of this path."""
     return messages_error_body if path.startswith(_MESSAGES_PATH) else error_body
 
 

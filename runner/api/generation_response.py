@@ -54,7 +54,7 @@ class AnswerWriter(Protocol):
     model: str
     fields: Fields
     idle_event: bytes
-    """Sent while there is nothing else, maybe before the first events. Clients ignore it."""
+    """The event for a silent stream, maybe before the first events. Clients ignore it."""
 
     def document(self, texts: Sequence[Sequence[Piece]], generations: Generations) -> bytes:
         """The whole answer: all pieces of each text."""

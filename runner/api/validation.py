@@ -122,7 +122,7 @@ def _sent_fields(value: dict[str, Any], kind: inspect.StructType) -> dict[str, A
 
 
 def _neutral_values(kind: inspect.StructType, name: str) -> tuple[object, ...]:
-    """Of an unknown field: the values that count as not sent."""
+    """Return the values of an unknown field that count as not sent."""
     known: Mapping[str, tuple[object, ...]] = getattr(kind.cls, "neutral_values", {})
     return known.get(name, ())
 

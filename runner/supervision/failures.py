@@ -14,7 +14,7 @@ from runner.supervision.child import Log
 BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Waits between attempts to start; then the last one each time."""
 _STABLE_S = 60.0
-"""After which a process that was ready did not fail soon."""
+"""Time after which a process that was ready did not fail soon."""
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
 _LOG_CAUSES = (
     (

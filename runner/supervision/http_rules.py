@@ -20,7 +20,7 @@ from errors.coded_error import CodedError
 
 RULED_HEADERS = frozenset((b"host", b"transfer-encoding", b"content-encoding", b"expect"))
 ALLOWED_METHODS = b"GET, HEAD, POST"
-"""Of the server as a whole, for ``OPTIONS *``."""
+"""Methods of the server as a whole, for ``OPTIONS *``."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 _VERSIONS = ("1.0", "1.1")
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?")

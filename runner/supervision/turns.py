@@ -12,7 +12,7 @@ _FEW = 16
 _PART_S = 40e-6
 """What a useless part, a PING frame say, takes at most."""
 _STEP_S = 0.004
-"""How long the connections of a port are read in one step of the event loop; others wait for the next one."""
+"""Time to read the connections of a port in one step of the event loop; others wait for the next one."""
 SMALL_BYTES = 64
 """A chunk of less takes more time than its content is worth."""
 SMALL_PER_PART = 8
@@ -30,17 +30,17 @@ class Reader(Protocol):
 
 
 class Turns:
-    """Of the connections of one port."""
+    """The turns of the connections of one port."""
 
     def __init__(self) -> None:
         self._penalized: deque[tuple[Reader, float]] = deque()
         """Each with the time that the event loop has for others before it is read."""
         self._waiting: deque[Reader] = deque()
-        """For the next step."""
+        """Connections that wait for the next step."""
         self._step_began_s: float | None = None
 
     def has_time(self) -> bool:
-        """Whether one more connection may be read in this step of the event loop; else it has to ``wait``."""
+        """Tell whether another connection may be read in this step of the loop; else it has to ``wait``."""
         now_s = time.perf_counter()
         if self._step_began_s is None:
             self._step_began_s = now_s

@@ -25,7 +25,7 @@ from runner.triton_server.heartbeat import Heartbeat
 
 _STOP_GRACE_S = 10.0
 _ENDED_STUB_S = 5.0
-"""For Triton to notice by itself that a stub has ended, while it starts."""
+"""Time for Triton to notice by itself that a stub has ended, while it starts."""
 _SHOWN_ERROR_LINES = 3
 _ERROR_LINE = re.compile(r"E\d{4} |error:|terminate called")
 _LOADING = re.compile(r'"loading: ([\w.-]+):\d+"|"successfully loaded \'([\w.-]+)\'')
@@ -153,7 +153,7 @@ class StartingStubs:
 
     def __init__(self) -> None:
         self.ended: str | None = None
-        """Which one has ended, and how, if Triton has not noticed it."""
+        """Name of the one that has ended, and how, if Triton has not noticed it."""
         self._names: dict[int, str] = {}
         self._ended_since_s: dict[int, float] = {}
         self._next_s = time.monotonic()
@@ -176,7 +176,7 @@ class StartingStubs:
 
 
 def _end_of(pid: int, name: str) -> str | None:
-    """How a process of Triton ended; None while it runs."""
+    """Tell how a process of Triton ended; return None while it runs."""
     if (number := signal_that_ended(pid)) is None:
         return None
     return f"{name} ended ({f'killed by {signal.Signals(number).name}' if number else 'by itself'})"

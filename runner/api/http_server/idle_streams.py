@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from typing import Protocol
 
 _CHECKS = 10
-"""In each interval: a stream is silent for at most the interval."""
+"""Number of checks in each interval: a stream is silent for at most the interval."""
 
 
 class Stream(Protocol):
     sent_s: float
-    """When something was sent last, by ``time.monotonic``; infinite while something is being sent."""
+    """Time of the last event, by ``time.monotonic``; infinite while one is being sent."""
 
     async def keep_alive(self) -> None:
         """Send what means nothing. Call only while the stream is watched."""

@@ -13,7 +13,7 @@ _OTHER_NAMES = {
     "readyz": "/ready",
     "docs": "/openapi.json",
 }
-"""By the last segment of the paths of other servers."""
+"""Our endpoints by the last segment of the paths of other servers."""
 
 
 def nearest_path(path: str, paths: Sequence[str]) -> str | None:

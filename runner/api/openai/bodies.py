@@ -46,7 +46,7 @@ Documents = Annotated[list[Object], Meta(description="Passed to the chat templat
 GenerationPrompt = Annotated[bool, Meta(description="Open an answer at the end of the prompt.")]
 Continues = Annotated[bool, Meta(description="Continue the last message.")]
 CallArguments = str | Object | list[Any] | None
-"""Of a call in the history: an object, or what the model wrote instead."""
+"""Arguments of a call in the history: an object, or what the model wrote instead."""
 TemplateArguments = Annotated[Object, Meta(description="Variables of the chat template.")]
 
 
@@ -54,7 +54,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request."""
 
     neutral_values: ClassVar[Mapping[str, tuple[object, ...]]] = NEUTRAL_VALUES
-    """Of unknown fields: those that count as not sent."""
+    """Values of unknown fields that count as not sent."""
 
 
 class StreamOptions(Body, kw_only=True):

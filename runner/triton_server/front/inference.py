@@ -40,10 +40,10 @@ _IS_FINAL = IS_FINAL.encode() + b"\x12\x02\x08\x01"
 _CONNECT_POLL_S = 0.1
 _MAX_STARTS = 128
 _MAX_LARGE_STARTS = 16
-"""Of requests of more than ``_LARGE_BYTES``, so that others don't wait for their tokenization."""
+"""Starts of requests of more than ``_LARGE_BYTES``, so that others don't wait for their tokenization."""
 _LARGE_BYTES = 1 << 16
 _START_S = 0.1
-"""After which a request counts as begun: one that is not streamed has no response until its end."""
+"""Time after which a request counts as begun: one that is not streamed has no response until its end."""
 _MAX_READS = 32
 
 log = logging.getLogger("cog_triton.triton_front")
@@ -101,7 +101,7 @@ class Inferences:
         return self.triton.is_connected and self.models.are_loaded
 
     def check_room(self, client: object | None) -> None:
-        """Raises TooManyInferences (E1111). A client whose requests wait gives way to one with fewer."""
+        """Raise TooManyInferences (E1111) if no waiting request of a client with more can give way."""
         if self.running >= self.max_requests and not self._starts.make_room(client):
             raise TooManyInferences(running=self.running)
 
@@ -263,7 +263,7 @@ class Inference:
 
 
 def error_response(text: str, request_id: str) -> bytes:
-    """As Triton answers a request of a stream whose other requests go on."""
+    """Write an error as Triton answers a request of a stream whose other requests go on."""
     error = pb.ModelStreamInferResponse(error_message=text)
     error.infer_response.id = request_id
     data: bytes = error.SerializeToString()

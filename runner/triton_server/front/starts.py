@@ -22,7 +22,7 @@ class Start:
         self.client = client
         self.begin = begin
         self.is_left = False
-        """Its client has disconnected: it counts until Triton has ended it."""
+        """The client has disconnected: the call counts until Triton has ended it."""
         self.on_refusal: Callable[[], None] | None = None
         """Called instead of ``begin`` if the call has to give way to one of another client."""
 
@@ -32,15 +32,15 @@ class Start:
 
 
 class Starts:
-    """At most ``limit`` begin at once. After ``begin_s`` a call counts as begun without an answer, too."""
+    """Queue of calls, of which ``limit`` begin at once. After ``begin_s`` one has begun without an answer."""
 
     def __init__(self, limit: int, begin_s: float = math.inf) -> None:
         self._limit = limit
         self._begin_s = begin_s
         self._begun: dict[Start, float] = {}
-        """With the time."""
+        """Calls that Triton begins, with the time."""
         self._waiting: dict[object, dict[Start, None]] = {}
-        """By client connection; that whose turn is next is the first."""
+        """Waiting calls by client connection; that whose turn is next is the first."""
         self._is_polling = False
 
     def add(self, client: object, begin: Callable[[], None]) -> Start:

@@ -14,7 +14,7 @@ from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUM
 from runner.triton_server.grpc_wire import MAX_TYPED_BYTES
 
 _SHARED = "shared_memory"
-"""How the names of parameters begin by which a tensor is in shared memory."""
+"""Beginning of the names of parameters by which a tensor is in shared memory."""
 _CLASSES = "classification"
 _ITEM_BYTES = {name: struct.calcsize(f"<{code}") for name, code in NUMBERS.items()} | {"BF16": 2}
 _TYPED = {

@@ -42,7 +42,7 @@ class TritonHTTP:
         return await self._ask(method, self._ports.http_url + path, body)
 
     async def metrics(self) -> HTTPAnswer:
-        """Raises TritonUnavailable. All clients that ask during a read get the answer of the next one."""
+        """Read the metrics; clients that ask during a read share the next one. Raises TritonUnavailable."""
         if self._next_metrics is None:
             self._next_metrics = asyncio.create_task(self._read_metrics())
         return await asyncio.shield(self._next_metrics)

@@ -33,7 +33,7 @@ _MAX_SMALL_BYTES = 1 << 16
 _MIN_DATA_BYTES = 256
 """In one frame, of a message that has more frames."""
 _WAITING_BYTES = 64
-"""What a message takes besides its own bytes while it waits."""
+"""Memory that a message takes besides its own bytes while it waits."""
 _MAX_STATISTICS = 4
 """Calls at once that read them."""
 _MAX_REFUSED = 100
@@ -135,7 +135,7 @@ class ClientCall:
 
     @property
     def gives_way(self) -> bool:
-        """Whether it may end so that another client can begin a call."""
+        """Tell whether it may end so that another client can begin a call."""
         return True
 
     @property
@@ -145,7 +145,7 @@ class ClientCall:
     # From the connection
 
     def receive(self, data: bytes) -> bool:
-        """Whether so much data brings the request nearer to its end."""
+        """Take data that arrived. Return False if it brought the request no nearer to its end."""
         if self._is_ended:
             return False
         try:

@@ -48,13 +48,13 @@ _MAX_UNREAD_BYTES = 1 << 20
 _MAX_IDLE_FRAMES = 1000
 """Frames a second that bring no request nearer to its end, besides those that answers bring about."""
 _MAX_REFUSALS = 1000
-"""Requests a second that are refused, except those for which there is no place."""
+"""Refused requests a second, except those for which there is no place."""
 _REFUSAL_PARTS = 8
 """A refused request is as much work as so many frames."""
 _MAX_MESSAGES = 4
-"""Of a connection, before others have their turn."""
+"""Messages of a connection that are processed before others have their turn."""
 _FRAMES_PER_MESSAGE = 2
-"""Of a request or an answer: by each a client may open two windows."""
+"""Frames that a request or an answer pays for: by each a client may open two windows."""
 _MAX_MESSAGE_CHARACTERS = 4096
 _SAFE = " !\"#$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Characters that gRPC does not percent-encode in its messages."""
@@ -71,7 +71,7 @@ class GRPCServer(ClientCalls):
         return GRPCConnection(self)
 
     def make_room(self) -> None:
-        """For a further call: one of the connection with the most calls gives way.
+        """End a call of the connection with the most calls, if there are too many for a further one.
 
         Raises TooManyInferences (E1111).
         """

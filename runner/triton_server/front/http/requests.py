@@ -65,7 +65,7 @@ class RequestParser:
         self._wire_bytes = 0
         """Of the request that arrives; the read in which it began does not count."""
         self._is_read_again = False
-        """See ``_read_without_upgrade``."""
+        """The head is read a second time: see ``_read_without_upgrade``."""
 
     def feed(self, data: memoryview) -> None:
         """Raises a CodedError for what is no request, exceeds a bound, or is refused by the receiver."""
