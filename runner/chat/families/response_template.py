@@ -24,8 +24,9 @@ _TEXT = r"(?:\\\W|[^\\^$.|?*+()\[\]{}])*"
 _PATTERN = re.compile(
     rf"{_SPACE}(?P<mark>{_TEXT}){_SPACE}"
     rf"(?:\(\?P<(?P<name>\w+)>(?:\\.|\[(?:\\.|[^\]\\])*\]|[^()\[\]\\])*\){_SPACE}(?P<after>{_TEXT}){_SPACE})?"
+    r"(?:\|(?:\$|\\Z))?"
 )
-"""A literal mark, or one before and one after the name of a function."""
+"""A literal mark or the end, or a mark before and one after the name of a function."""
 _NESTING_OR_QUOTE = '"{}[]'
 _IN_NAME = re.compile(r"[\w.:/\-]")
 _NO_TEXT = re.compile("[\ud800-\udfff]")

@@ -44,7 +44,10 @@ KEYS = {"type": "function", "function": {"name": "{content.tool}", "arguments": 
 HEADER = {**JSON, "open_pattern": r"<\|act\|>to=(?P<name>[^\s<|]+)<\|with\|>\s*", "transform": NAMED}
 FORMS: dict[str, tuple[dict[str, Any], str]] = {
     "an object": ({**JSON, "transform": WHOLE}, '<|act|>\n{"name": "f", "arguments": {"n": 1}}\n<|done|>'),
-    "an object as it is": (JSON, '<|act|>{"name": "f", "arguments": {"n": 1}}<|done|>'),
+    "an object up to the end": (
+        {"open": "<|act|>", "close_pattern": r"<\|done\|>\s*|$", "repeats": True, "content": "json"},
+        '<|act|>{"name": "f", "arguments": {"n": 1}}<|done|>',
+    ),
     "other keys": (
         {**JSON, "transform": KEYS},
         '<|act|>{"why": [1], "tool": "f", "inputs": {"n": 1}, "more": {}}<|done|>',
