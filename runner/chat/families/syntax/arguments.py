@@ -4,7 +4,6 @@ import json
 from json.encoder import encode_basestring
 from typing import Any
 
-from runner.chat.families.markers import is_token
 from runner.chat.families.parts import CallArguments
 from runner.chat.families.syntax.literals import json_of
 from runner.chat.families.syntax.reader import Copy, Emit, NotACall, Reader, Reading
@@ -31,7 +30,7 @@ def read_arguments(reader: Reader, *ends: str) -> Reading[bool]:
     pieces: list[str] = []
     is_whole = yield from reader.json(pieces.append, *ends)
     text = "".join(pieces)
-    is_left_out = not text and is_token(next_)
+    is_left_out = bool(next_) and not text
     reader.arguments("{}" if text in ("null", "None") or is_left_out else text)
     return is_whole and (bool(text) or is_left_out)
 

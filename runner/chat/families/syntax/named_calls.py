@@ -2,6 +2,7 @@
 
 import msgspec
 
+from runner.chat.families.markers import is_token
 from runner.chat.families.syntax.arguments import read_arguments, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
@@ -62,6 +63,9 @@ class NamedCalls(msgspec.Struct, frozen=True):
 
     def _call(self, reader: Reader) -> Reading[None]:
         name, id_ = yield from self._header(reader)
+        is_sure = is_token(reader.markers.written(self.separator))
+        if (yield from reader.space()) not in ('{"' + self.end[:1]) and not is_sure:
+            raise NotACall  # Text about a call.
         reader.start_call(name, id_)
         is_whole = yield from read_arguments(reader, self.end, self.after_arguments.strip())
         if self.after_arguments:

@@ -226,6 +226,7 @@ def _forms() -> dict[str, Form]:
         ),
         "solar": Form(family["solar"], writing.solar, _SOLAR_TOKENS),
         "functionary": Form(family["functionary"], writing.functionary),
+        "functionary-3.1": Form(family["functionary-3.1"], writing.functionary_31),
         "intern": Form(
             family["intern"],
             writing.json_calls(

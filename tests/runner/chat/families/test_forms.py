@@ -261,6 +261,8 @@ DSML = """Hm.<｜DSML｜function_calls>
             Message(calls=[Call("f", '{"text": "a b", "any": {"x": [1, true]}}')]),
         ),
         ("functionary", "all\nI look.>>>f\n{}", Message("I look.", "", F)),
+        ("functionary-3.1", "The <function=f> tag", Message("The <function=f> tag")),
+        ("functionary-3.1", "<function=f></function>", Message(calls=F)),
         ("apertus", '<|tools_prefix|>[{"f": {}}, {"f": {}}]<|tools_suffix|>', Message(calls=F * 2)),
         (
             "k2-horizon",

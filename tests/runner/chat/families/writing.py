@@ -296,6 +296,12 @@ def functionary(writer: Writer, wanted: Wanted) -> None:
         writer.marker(">>>" * bool(number)).text(f"{name}\n{text}")
 
 
+def functionary_31(writer: Writer, wanted: Wanted) -> None:
+    writer.text(wanted.content)
+    for called, arguments in wanted.calls:
+        writer.marker(f"<function={called}>").text(dumps(arguments)).marker("</function>")
+
+
 def solar(writer: Writer, wanted: Wanted) -> None:
     begun = ""
     for begin, text in (("<|think|>", wanted.reasoning), ("<|content|>", wanted.content)):
