@@ -27,10 +27,11 @@ class PythonCalls(msgspec.Struct, frozen=True):
         return (*self.begins, self.end)
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
-        if (yield from reader.space()) == "{":  # Llama 4 writes JSON, too.
+        yield from reader.space()
+        is_list = bool((yield from reader.marker("[")))
+        if (yield from reader.space()) == "{":  # Llama 4 and LFM2 write JSON, too.
             yield from JsonCalls(end=self.end, separator=";").read(reader, tools, begin)
             return
-        is_list = bool((yield from reader.marker("[")))
         if not is_list and not begin:
             raise NotACall
         is_whole = True

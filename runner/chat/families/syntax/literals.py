@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import re
 import warnings
 from collections.abc import Iterator
 from json.encoder import encode_basestring
@@ -15,6 +16,9 @@ _MAX_NESTED = 1 << 15
 """Characters of a literal that is not a string: parsing it takes up to 50 ms."""
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 _PYTHON_NAMES = {"True": True, "False": False, "None": None}
+_STRING = re.compile(r""""(?:\\.|[^"\\])*(?:"|\\?\Z)|'(?:\\.|[^'\\])*(?:'|\\?\Z)""", re.DOTALL)
+_LINE_BREAK = re.compile(r"(?<!\\)\n")
+"""Models write them in strings of Python, which have none."""
 _BITS = {"0": False, "1": True}
 
 
@@ -88,6 +92,7 @@ def _python_json(literal: str) -> str | None:
     """Return a literal of Python as JSON; None if it is none."""
     if len(literal) > _MAX_NESTED and literal[0] not in _QUOTES:
         return None
+    literal = _STRING.sub(lambda match: _LINE_BREAK.sub(r"\\n", match[0]), literal)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Of escapes that Python does not know.

@@ -171,6 +171,17 @@ DSML = """Hm.<｜DSML｜function_calls>
         ("llama4", '{"name": "f", "parameters": {}}', Message(calls=F)),
         ("llama4", '<|python_start|>{"name": "f"}<|python_end|>', Message(calls=F)),
         ("llama4", '{"a": 1}', Message('{"a": 1}')),
+        ("llama4", '[{"a": 1}]', Message('[{"a": 1}]')),
+        (
+            "lfm2",
+            '<|tool_call_start|>[{"name": "f", "arguments": {}}, {"name": "f"}]<|tool_call_end|>a',
+            Message("a", "", F * 2),
+        ),
+        (
+            "lfm2",
+            "<|tool_call_start|>[f(text='a\nb', any={'x': \"\\n\n\"})]<|tool_call_end|>",
+            Message(calls=[Call("f", '{"text": "a\\nb", "any": {"x": "\\n\\n"}}')]),
+        ),
         ("llama3", '{"type": "function", "function": "f", "parameters": {}}', Message(calls=F)),
         ("deepseek-v3.1", "<｜tool▁call▁begin｜>f<｜tool▁sep｜><｜tool▁call▁end｜>", Message(calls=F)),
         ("mistral v11", '[TOOL_CALLS][{"name": "f", "arguments": {}}]', Message(calls=F)),
