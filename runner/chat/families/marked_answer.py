@@ -45,6 +45,8 @@ class MarkedAnswer(AnswerReader):
         """Whitespace at the end of the reasoning so far: left out if nothing follows."""
         self._lines: list[str] = []
         """Line breaks at the end of the content so far: no part of it if calls follow."""
+        self._has_end = False
+        """A wrapper ended: line breaks around its end are its form if nothing follows."""
         self._has_content = False
         self._before_calls: list[str] = []
         """Those before calls: part of the content only if it goes on."""
@@ -64,7 +66,8 @@ class MarkedAnswer(AnswerReader):
             pass
         if self._blank and not (self._drops_blank or self._is_markup_known):
             self._reader.emit(Content, "".join(self._blank))
-        self._end_lines()
+        if not self._has_end:
+            self._end_lines()
 
     def _read_content(self) -> Reading[bool]:
         """Read content and what ends it. False at the end of the answer."""
@@ -81,7 +84,7 @@ class MarkedAnswer(AnswerReader):
         elif found and found == self._think:
             self._begin_section(is_reasoning=True)
         elif found in self._end_wraps:
-            self._is_wrapped = self._is_always_wrapped
+            self._is_wrapped, self._has_end = self._is_always_wrapped, True
         elif found == self._end_think and self._blank is not None:
             self._begin_section(is_reasoning=False)
         elif not self._is_markup_known:

@@ -248,6 +248,8 @@ DSML = """Hm.<｜DSML｜function_calls>
         ),
         ("command-r-2024", 'Action: ```json\n{"a": 1}\n``` `', Message('Action: ```json\n{"a": 1}\n``` `')),
         ("granite", "<response>a</response> b", Message("a b")),
+        ("granite", "<response>\na\n\n</response>\n", Message("a")),
+        ("granite", "<response>\na\n</response>\nb", Message("a\n\nb")),
         ("granite", "a <response> b", Message("a <response> b")),
         ("granite", '<tool_call>[{"name": "f", "arguments": {}}]', Message(calls=F)),
         ("phi4, functools", "functools is a module", Message("functools is a module")),
