@@ -1,12 +1,10 @@
 """Qwen3-Coder, Qwen 3.5 and Seed-OSS: calls as functions with parameters, in XML without escapes."""
 
-from json.encoder import encode_basestring
-
 import msgspec
 
 from runner.chat.families.family import Family, Span
 from runner.chat.families.parts import CallArguments
-from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
+from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end, string_part
 from runner.chat.families.syntax.reader import Ends, NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
@@ -57,10 +55,9 @@ class FunctionCalls(msgspec.Struct, frozen=True):
                 return False
             lines = _Lines(writer, reader)
             emit = lines.text if writer.is_string else writer.text
-            end = yield from reader.up_to(self.parameter_end, emit, others)
-            if not end:
+            if not (yield from reader.up_to(self.parameter_end, emit, others)):
                 return False
-            lines.end(is_missing=end != self.parameter_end)
+            lines.end()
             writer.end(is_on_lines=True)
         is_whole = bool((yield from reader.marker(self.function_end))) or not reader.is_cut_off(
             self.begin, self.end
@@ -115,9 +112,8 @@ class _Lines:
         self._is_on_lines = True
         self._held = ""
 
-    def end(self, *, is_missing: bool) -> None:
-        """``is_missing``: the line break before what follows is no part of the text."""
-        if self._held and not self._is_on_lines and not is_missing:
+    def end(self) -> None:
+        if self._held and not self._is_on_lines:
             self._writer.text(self._held)
 
     def text(self, text: str) -> None:
@@ -131,16 +127,10 @@ class _Lines:
             self._writer.text(text.removesuffix("\n"))
             self._reader.copied = self._part
 
-    def _part(self, text: str) -> CallArguments | None:
-        if text == "\n":
-            return None
-        if self._held:
-            text = "\n" + text
-            self._held = ""
-        if text[-1] == "\n":
-            self._held = "\n"
-            text = text[:-1]
-        return CallArguments(encode_basestring(text)[1:-1])
+    def _part(self, text: str) -> CallArguments:
+        """Take text without line breaks: before one there may be a marker."""
+        text, self._held = self._held + text, ""
+        return string_part(text)
 
 
 def _key(reader: Reader) -> Reading[str]:

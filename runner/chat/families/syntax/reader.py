@@ -184,18 +184,21 @@ class Reader:
         """Read and emit text before ``marker``, which is read, too. Return what ends the text.
 
         That is the marker, or one of ``others``, which is not read: the marker is missing. It is empty if the
-        text is cut off. ``others`` tell of a marker, once it was read, whether the text ends before it.
-        If not, it is part of the text. So are further markers, but not special tokens, which are not read.
+        text is cut off. ``others`` tell of a marker, once it was read, whether the text ends before it, or
+        before the line break before it. If not, it is part of the text. So are further markers, but not
+        special tokens, which are not read.
         """
         ends = {self.markers.written(other): end for other, end in (others or {}).items()}
+        on_lines = {f"\n{other}": end for other, end in ends.items() if other}
         written = self.markers.written(marker)
-        stops = self.markers.stops(marker, *(others or ()))
+        stops = self.markers.stops(marker, *(others or ()), *on_lines)
+        ends |= on_lines
         while (found := (yield from self.until(stops, emit, keeps_rest=False))) and found != written:
             if found in ends:
                 self.begin_trying(found)
                 if (yield from ends[found]()):
                     self._unread()
-                    return found
+                    return found.removeprefix("\n")
                 text = self.end_trying()
                 if self.is_ended and self.at == len(self.text):
                     return ""

@@ -333,6 +333,11 @@ def test_a_text_is_read(name: str, text: str, message: Message) -> None:
             "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>a<arg_key>n</arg_key><arg_value>5</tool_call>",
             [{"text": "a", "n": 5}],
         ),
+        (
+            "glm",
+            "<tool_call>f<arg_key>text</arg_key><arg_value>\na\n\n<arg_key>n</arg_key><arg_value>5</tool_call>",
+            [{"text": "\na\n", "n": 5}],
+        ),
         ("glm", "<tool_call>f<arg_key>text<arg_value>a</arg_value></tool_call>", [{"text": "a"}]),
         ("glm", "<tool_call>f<arg_key>text</arg_key>a</arg_value></tool_call>", [{"text": "a"}]),
         (
@@ -353,6 +358,7 @@ def test_a_text_is_read(name: str, text: str, message: Message) -> None:
             [{"text": "a ", "n": 5}],
         ),
         ("deepseek-v3.2", DSML_CALL.format(f"{DSML_TEXT}a"), [{"text": "a"}]),
+        ("deepseek-v3.2", DSML_CALL.format(f"{DSML_TEXT}a\nb\n"), [{"text": "a\nb"}]),
         (
             "deepseek-v3.2",
             DSML_CALL.replace("</｜DSML｜invoke>", "").format(f"{DSML_TEXT}a</｜DSML｜parameter>"),
