@@ -43,10 +43,13 @@ class JsonCalls(msgspec.Struct, frozen=True):
             is_whole = yield from reading.object()
             if is_whole and (yield from reader.space()) in (self.separator, ","):
                 reader.take(reader.at + 1)
-        if not reading.num_calls:
-            raise NotACall
         if is_list and (yield from reader.space()) == "]":
             reader.take(reader.at + 1)
+        if not reading.num_calls:
+            yield from reader.space()
+            if is_list and begin and (yield from reader.marker(self.end)):
+                return  # Without any call.
+            raise NotACall
         yield from read_end(reader, self.end, is_whole=is_whole)
 
 

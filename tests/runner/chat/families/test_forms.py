@@ -258,6 +258,8 @@ DSML = """Hm.<｜DSML｜function_calls>
             '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {}}]<|END_ACTION|>',
             Message(calls=[Call("f", "{}", "0")]),
         ),
+        ("command-r", "<|START_ACTION|>[]\n<|END_ACTION|><|START_TEXT|>a<|END_TEXT|>", Message("a")),
+        ("xlam", "```json\n[]\n```", Message("```json\n[]\n```")),
         ("generic", '{"answer": 5}', Message('{"answer": 5}')),
         ("xlam", '[{"name": "f", "arguments": {}}]', Message(calls=F)),
         ("xlam", 'I look.[TOOL_CALLS][{"name": "f", "arguments": {}}]', Message("I look.", "", F)),
