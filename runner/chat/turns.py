@@ -203,7 +203,18 @@ def _with_blank_answers(messages: list[Message]) -> list[Message]:
     return [{**each, "content": " "} if each.get("content") == "" else each for each in messages]
 
 
+def _without_reasoning(messages: list[Message]) -> list[Message]:
+    return [{key: each[key] for key in each if key not in REASONING} for each in messages]
+
+
+def _with_reasoning(messages: list[Message]) -> list[Message]:
+    """Answers without reasoning have an empty one."""
+    none = dict.fromkeys(REASONING, "")
+    return [none | each if each["role"] == "assistant" else each for each in messages]
+
+
 _STEPS: tuple[tuple[Steps, ...], ...] = (
+    ((), (_with_reasoning,), (_without_reasoning,)),
     ((), (_with_user_first,)),
     ((), (_with_calls_as_text,), (_with_calls_as_text, _with_results_of_user)),
     ((), (_with_system_in_front,), (_without_system,)),

@@ -55,6 +55,15 @@ NO_EMPTY_ANSWER = (
     "{{ raise_exception('An answer is not empty.') }}{% endif %}[{{ m.role }}]{{ m.content }}"
     "{% for c in m.tool_calls %}<call>{{ c.function.arguments }}{% endfor %}{% endfor %}"
 )
+NO_REASONING = (
+    "{% for m in messages %}{% if m.reasoning_content %}{{ raise_exception('No reasoning.') }}{% endif %}"
+    "[{{ m.role }}]{{ m.content }}{{ m.tool_calls }}{% endfor %}"
+)
+REASONING_ALWAYS = (
+    "{% for m in messages %}[{{ m.role }}]"
+    "{% if m.role == 'assistant' %}{{ '<think>' + m.reasoning_content + '</think>' }}{% endif %}"
+    "{{ m.content }}{{ m.tool_calls }}{% endfor %}"
+)
 TEMPLATES = {name: source for name, source in globals().items() if name.isupper()}
 
 
