@@ -34,6 +34,8 @@ _DEFINITION = {"name": _TOOL.name, "description": _TOOL.description, "parameters
 TOOLS = ToolUse((_TOOL,))
 _ROME = {"place": "Rome"}
 _SEVERAL = ({"place": "New York", "day": "Monday"}, {**_ROME, "day": "Friday"})
+_IDS = ("aBcDeFgH{}", f"functions.{_TOOL.name}:{{}}")
+"""Of calls: as Mistral's templates need them, and as those of Kimi do, which write no other name."""
 _THOUGHT = "Two places are to be probed"
 _CALLS = "tool_calls"
 """A template that does not name them writes none."""
@@ -77,11 +79,12 @@ def written_turns(chat: ChatTemplate) -> Iterator[Turn]:
         prompt = chat.probe([user], tools, add_generation_prompt=True)
     except (CodedError, OSError):
         return
-    for calls, thought in itertools.product((_SEVERAL, _SEVERAL[:1], (_ROME,)), (_THOUGHT, "")):
+    forms = itertools.product(_IDS, (_SEVERAL, _SEVERAL[:1], (_ROME,)), (_THOUGHT, ""))
+    for id_, calls, thought in forms:
         if time.monotonic() > deadline_s:
             return
         try:
-            text = chat.probe([user, _turn(calls, thought)], tools, add_generation_prompt=False)
+            text = chat.probe([user, _turn(calls, thought, id_)], tools, add_generation_prompt=False)
         except (CodedError, OSError):
             continue
         same = _OPEN_MARKER.sub("", os.path.commonprefix([prompt, text]))
@@ -90,11 +93,11 @@ def written_turns(chat: ChatTemplate) -> Iterator[Turn]:
             yield Turn(same, text, calls)
 
 
-def _turn(calls: tuple[dict[str, str], ...], thought: str) -> Message:
+def _turn(calls: tuple[dict[str, str], ...], thought: str, id_: str) -> Message:
     made: list[dict[str, Any]] = []
     for number, arguments in enumerate(calls):
         function = {"name": _TOOL.name, "arguments": arguments}
-        made.append({"id": f"aBcDeFgH{number}", "type": "function", "function": function})
+        made.append({"id": id_.format(number), "type": "function", "function": function})
     return {"role": "assistant", _CALLS: made} | ({"reasoning_content": thought} if thought else {})
 
 

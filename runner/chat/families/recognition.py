@@ -186,8 +186,8 @@ def _reader_of(
         by_sign = by_signs.index(family) if family in by_signs else len(by_signs)
         calls = family.calls
         is_form = calls is not None and is_form_of(calls, turn.text)
-        is_marked = calls is not None and (not calls.begins or _is_marked(family, turn))
-        form = (not is_form, by_sign, not is_marked, family.reasoning is not None)
+        has_marker = calls is not None and bool(calls.begins)
+        form = (not _is_marked(family, turn), not is_form, by_sign, has_marker, family.reasoning is not None)
         return not read.is_thought_read, len(read.content), *form
 
     families = (*FAMILIES.values(), *others)

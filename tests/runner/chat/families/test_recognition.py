@@ -67,7 +67,7 @@ NO_OBJECT = (
 )
 NO_TEXT = "{%- if message.content is string %}{{ raise_exception('content') }}{%- endif %}"
 KEYED = '<|tools_prefix|>[{"{{ tool.name }}": {{ tool.arguments | tojson }}}]<|tools_suffix|>'
-RENDERED = {
+RENDERED: dict[str, tuple[str, ...]] = {
     "a call and its reasoning": ("hermes", template(HERMES, thought=THINK)),
     "signs of another family": ("hermes", "{#- <function= <parameter= #}" + template(HERMES)),
     "one call at a time": ("llama3", template(OBJECT.replace("arguments", "parameters", 1), checks=ONE_CALL)),
@@ -88,6 +88,21 @@ RENDERED = {
         ),
     ),
     "names as keys": ("apertus", template(KEYED)),
+    "a marker that others leave out": (
+        "lfm2",
+        template(OBJECT + COMMA, before="<|tool_call_start|>[", after="]<|tool_call_end|>"),
+        "<|tool_call_start|>",
+        "<|tool_call_end|>",
+    ),
+    "no name but in the id": (
+        "kimi-k2",
+        template(
+            "<|tool_call_begin|>{{ tool_call.id }}<|tool_call_argument_begin|>{{ tool.arguments | tojson }}"
+            "<|tool_call_end|>",
+            before="<|tool_calls_section_begin|>",
+            after="<|tool_calls_section_end|>",
+        ),
+    ),
     "a checkpoint's own markers": (
         "hunyuan-3",
         template(
@@ -106,8 +121,8 @@ def recognized(text: str, *tokens: str, name: str | None = None) -> Recognized:
 
 @pytest.mark.parametrize("name", RENDERED)
 def test_a_family_is_recognized_by_what_the_template_writes(name: str) -> None:
-    family, text = RENDERED[name]
-    found = recognized(text, "[user]", "[assistant]", "[end]")
+    family, text, *tokens = RENDERED[name]
+    found = recognized(text, "[user]", "[assistant]", "[end]", *tokens)
     assert found.family is not None
     assert (found.family.name, found.warning) == (family, "")
 
