@@ -83,6 +83,8 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         """The rest of the last frame that was begun."""
         self._data_bytes = 0
         """The length of that frame, if it is one of data that is worth its work."""
+        self._small_frames = 0
+        """Frames that h2 has not read, or gave no event for, except headers and long data."""
         self.read_bytes = MAX_READ_BYTES
         self._waiting: dict[int, deque[_Part]] = {}
         """By stream: what waits until the receiver's window has room."""
@@ -93,6 +95,10 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
 
     @abstractmethod
     def on_event(self, event: Event) -> None: ...
+
+    @abstractmethod
+    def on_ignored(self, num_frames: int) -> None:
+        """Count small frames for which there is no event, as those of streams that are closed."""
 
     @abstractmethod
     def settings(self) -> dict[SettingCodes, int]:
@@ -180,6 +186,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             length = (high << 8) + low
             work += self._work_of(kind, length)
             is_long = kind == _DATA and length >= _LONG_BYTES
+            self._small_frames += not is_long and kind not in (_HEADERS, _CONTINUATION)
             self._data_bytes = FRAME_HEAD.size + length if is_long else 0
             end += FRAME_HEAD.size + length
             self._frame_bytes = max(end - len(data), 0)
@@ -209,6 +216,10 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             self._eventless_bytes = min(self._eventless_bytes, self._data_bytes - self._frame_bytes)
         if self._eventless_bytes > _MAX_EVENTLESS_BYTES:  # Headers that never end.
             self._transport.abort()
+        is_pending = self._frame_bytes > 0 and not self._data_bytes  # The last frame is not complete.
+        if (num_ignored := self._small_frames - is_pending - len(events)) > 0:
+            self.on_ignored(num_ignored)
+        self._small_frames = int(is_pending)
         opened: set[int | None] = set()
         for event in events:
             if self._transport.is_closing():

@@ -207,6 +207,9 @@ class GRPCConnection(HTTP2Connection):
         else:
             self._count_idle_frame()
 
+    def on_ignored(self, num_frames: int) -> None:
+        self._count_idle_frame(num_frames)
+
     def send(self, stream_id: int, message: bytes) -> None:
         self.send_message(stream_id, message)
         self._idle_frames -= _FRAMES_PER_MESSAGE
@@ -264,16 +267,17 @@ class GRPCConnection(HTTP2Connection):
 
     def count_refusal(self, status: int) -> None:
         self._useless += _REFUSAL_PARTS
+        self._idle_frames -= _FRAMES_PER_MESSAGE  # What the client has sent before it knows.
         if status not in (RESOURCE_EXHAUSTED, UNAVAILABLE):
             self._begin_second()
             self._refusals += 1
             if self._refusals > _MAX_REFUSALS:
                 self.end_flood()
 
-    def _count_idle_frame(self) -> None:
+    def _count_idle_frame(self, num_frames: int = 1) -> None:
         self._begin_second()
-        self._idle_frames += 1
-        self._useless += 1
+        self._idle_frames += num_frames
+        self._useless += num_frames
         if self._idle_frames > _MAX_IDLE_FRAMES:
             self.end_flood()
 

@@ -399,6 +399,27 @@ def test_a_read_tries_what_waits_for_windows_once(frame: Frame, monkeypatch: pyt
     run(work)
 
 
+@pytest.mark.parametrize(
+    "frame", [DataFrame(1, b""), WindowUpdateFrame(1, window_increment=1), RstStreamFrame(1, error_code=8)]
+)
+def test_frames_of_a_stream_that_is_closed_are_a_flood(frame: Frame) -> None:
+    """h2 gives no event for them."""
+
+    async def work() -> None:
+        client = Client()
+        await client.open()
+        client.connection._since_s = math.inf  # All happens within one second.
+        assert client.begin("Nothing") == 1
+        await client.flush()
+        await client.feed_frames([frame] * 500)
+        assert not client.is_closed
+        for _ in range(20):
+            await client.feed_frames([*[frame] * 50, PingFrame(0, b"a" * 8)])
+        assert client.is_closed
+
+    run(work)
+
+
 def test_connections_with_useless_frames_are_read_in_turn() -> None:
     async def work() -> None:
         turns = Turns()
