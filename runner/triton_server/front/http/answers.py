@@ -14,7 +14,6 @@ from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference
 from runner.triton_server.front.answers import error_body, generate_body, status_of_text, statuses_of
 from runner.triton_server.front.http.connection import HTTPConnection
-from runner.triton_server.front.http.requests import Request
 from runner.triton_server.front.json_requests import InferFormat
 from runner.triton_server.grpc_wire import OK, UNAVAILABLE
 
@@ -26,14 +25,12 @@ log = logging.getLogger("cog_triton.triton_front")
 class Answer:
     """To ``generate``: one response, as JSON."""
 
-    def __init__(self, connection: HTTPConnection, request: Request) -> None:
+    def __init__(self, connection: HTTPConnection) -> None:
         self._connection = connection
-        self._request = request
         self._responses: list[bytes] = []
         self.cancel: Callable[[], None]
 
     def receive(self, message: bytes) -> None:
-        self._request.share.release()
         self._responses.append(message)
         if len(self._responses) == 2:  # Others may have come with it.
             self.cancel()
@@ -69,8 +66,8 @@ class Answer:
 class InferAnswer(Answer):
     """To ``infer``."""
 
-    def __init__(self, connection: HTTPConnection, request: Request, form: InferFormat) -> None:
-        super().__init__(connection, request)
+    def __init__(self, connection: HTTPConnection, form: InferFormat) -> None:
+        super().__init__(connection)
         self._form = form
 
     def respond(self, response: Any) -> None:
@@ -91,7 +88,6 @@ class StreamAnswer(Answer):
         response = pb.ModelStreamInferResponse.FromString(message)
         error = response.error_message
         if not self._has_begun:
-            self._request.share.release()
             if error and not response.infer_response.parameters:  # Triton has not begun it.
                 self._connection.respond(status_of_text(error), error_body(error))
                 self.cancel()

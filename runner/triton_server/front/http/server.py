@@ -125,10 +125,12 @@ class HTTPServer:
                     raise InvalidInference(reason="Inference-Header-Content-Length is not a number")
                 json_length = None if length is None else int(length)
                 message, form = infer_request(bytes(request.body), json_length, model, version)
-                answer = InferAnswer(connection, request, form)
+                answer = InferAnswer(connection, form)
             else:
                 message = generate_request(bytes(request.body), served, version)
-                answer = (StreamAnswer if action == "generate_stream" else Answer)(connection, request)
+                answer = (StreamAnswer if action == "generate_stream" else Answer)(connection)
+            request.body = bytearray()
+            request.share.release()  # Its inference holds it from now on.
             metadata = [(b"traceparent", value)] if (value := request.headers.get(b"traceparent")) else []
             is_single = action == "infer"
             key = self._inferences.next_key()

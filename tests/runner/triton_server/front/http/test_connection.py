@@ -7,10 +7,14 @@ import asyncio
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
+from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.http import connection as http_connection
 from runner.triton_server.front.http.answers import Answer
+from runner.triton_server.front.http.server import HTTPServer
 from runner.triton_server.grpc_wire import OK
+from tests.fuzz.front_connections import UnreachableTriton
+from tests.fuzz.triton_standin import stand_in
 from tests.hostile import request
 from tests.runner.triton_server.front.http.client import MAX_HELD_BYTES, Client, run, settle
 from tests.runner.triton_server.transport import check_freed_when_lost
@@ -94,11 +98,26 @@ def test_a_head_has_no_body_and_a_stream_to_http_1_0_no_chunks() -> None:
     run(work)
 
 
+def test_of_a_request_that_triton_has_only_that_is_held() -> None:
+    async def work() -> None:
+        triton, inferences = stand_in()
+        server = HTTPServer(inferences, UnreachableTriton(), APIKeys(()), lambda: True, is_managed=False)
+        client = Client(inferences.budget, answers=False)
+        client.connection._handle = server.handle
+        await client.send(request("/v2/models/tensorrt_llm/generate", b"{" + b" " * 3000 + b"}"))
+        assert inferences.budget.held_bytes == len(triton.calls[0].sent[0]) < 1000
+        client.transport.lose()
+        triton.finish(triton.calls[0])
+        assert (inferences.running, inferences.budget.held_bytes) == (0, 0)
+
+    run(work)
+
+
 def test_an_answer_that_can_not_be_written_as_json_is_an_error_of_its_own() -> None:
     async def work() -> None:
         client = Client(answers=False)
         await client.send(b"POST / HTTP/1.1\r\nHost: a\r\n\r\n")
-        answer = Answer(client.connection, client.requests[0])
+        answer = Answer(client.connection)
         message = pb.ModelStreamInferResponse()
         message.infer_response.outputs.add(name="a", datatype="BF16", shape=[1])
         message.infer_response.raw_output_contents.append(b"\0\0")
