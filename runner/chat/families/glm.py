@@ -1,4 +1,4 @@
-"""GLM 4.5 to 4.7, K2-Horizon and Hunyuan 3: calls as a name with keys and values."""
+"""GLM 4.5 to 4.7, K2-Horizon, LongCat Lite and Hunyuan 3: calls as a name with keys and values."""
 
 import msgspec
 
@@ -136,6 +136,14 @@ K2_HORIZON = Family(
         type_end="</ifm|arg_type>",
     ),
     reasoning=Span("<ifm|think>", "</ifm|think>"),
+)
+LONGCAT_LITE = Family(
+    name="longcat-lite",
+    calls=KeyValueCalls(
+        *("<longcat_tool_call>", "</longcat_tool_call>", "<longcat_arg_key>", "</longcat_arg_key>"),
+        *("<longcat_arg_value>", "</longcat_arg_value>"),
+    ),
+    reasoning=Span("<longcat_think>", "</longcat_think>"),
 )
 
 

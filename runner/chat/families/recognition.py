@@ -14,7 +14,7 @@ from errors.settings import InvalidSetting
 from runner.chat.families.bare_json import GENERIC, LLAMA3, THINKING, XLAM
 from runner.chat.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32, DEEPSEEK_V41
 from runner.chat.families.family import Family, Span
-from runner.chat.families.glm import GLM, HUNYUAN_3, K2_HORIZON, hunyuan_3
+from runner.chat.families.glm import GLM, HUNYUAN_3, K2_HORIZON, LONGCAT_LITE, hunyuan_3
 from runner.chat.families.harmony import GPT_OSS
 from runner.chat.families.json_families import (
     APERTUS,
@@ -73,6 +73,7 @@ _SIGNS: Sequence[tuple[Family, tuple[str, ...]]] = (
     (APERTUS, ("<|tools_prefix|>",)),
     (SOLAR, ("<|tool_call:begin|>",)),
     (MINICPM_5, ('<function name="', '<param name="')),
+    (LONGCAT_LITE, ("<longcat_arg_key>",)),
     (LONGCAT, ("<longcat_tool_call>",)),
     (DOTS, ("<dots_function_call>",)),
     (NEMOTRON_2, ("<TOOLCALL>",)),

@@ -192,6 +192,9 @@ def _forms() -> dict[str, Form]:
         "seed-oss": _untyped("seed-oss", writing.functions, ("<seed:tool_call>", "</seed:tool_call>")),
         "hunyuan-3": _untyped("hunyuan-3", writing.key_values, ("<tool_call:opensource>",)),
         "hunyuan-3, markers as text": _untyped("hunyuan-3", writing.key_values),
+        "longcat-lite": _untyped(
+            "longcat-lite", writing.key_values, ("<longcat_tool_call>", "</longcat_tool_call>")
+        ),
         "k2-horizon": Form(family["k2-horizon"], writing.key_values("k2-horizon"), keeps_text=False),
         "minimax-m3": _elements("]<]minimax[>["),
         "minimax-m3, markers as text": _elements(),

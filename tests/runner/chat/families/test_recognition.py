@@ -24,6 +24,7 @@ SIGNS = {
     "deepseek-v4": ("<｜Assistant｜><｜DSML｜tool_calls> <think>", ("｜DSML｜",)),
     "mistral": ("[INST] {{ tools }} [TOOL_CALLS]", ("[TOOL_CALLS]", "[ARGS]")),
     "mistral-list": ("[AVAILABLE_TOOLS] [TOOL_CALLS]", ("[TOOL_CALLS]",)),
+    "longcat-lite": ("<longcat_tool_call> <longcat_arg_key>", ()),
     "command-r": ("<|START_ACTION|> tool_name", ()),
     "command-r-2024": ("<|START_OF_TURN_TOKEN|> the `directly-answer` tool ```json", ()),
     "glm": ("<tool_call>{name}<arg_key>", ("<tool_call>",)),
