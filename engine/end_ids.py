@@ -105,7 +105,7 @@ def _well_known_end_ids(tokenizer: Tokenizer) -> Iterator[int]:
 
 
 def as_ids(value: object) -> tuple[int, ...]:
-    """Of a number, a list of them, or nothing."""
+    """Return the ids of a number, a list of them, or nothing."""
     values = value if isinstance(value, list) else [value]
     return tuple(each for each in values if type(each) is int and each >= 0)
 

@@ -111,7 +111,7 @@ def _score(text: str, num_nothing: int) -> int:
 
 
 def knows_role(render: Rendered, role: str) -> bool:
-    """Whether the template writes messages of the role, and not like those of any role whatsoever."""
+    """Tell whether the template writes messages of the role, and not like those of any role whatsoever."""
     user = {"role": "user", "content": _USER}
     for before, after in (([], [user]), ([user, {"role": "assistant", "content": "zqanswer"}], [])):
         text, other = (

@@ -93,7 +93,7 @@ def _key(id_: object) -> str | None:
 
 
 def has_words(text: str, chat: list[Message]) -> bool:
-    """Whether all words of ``with_words``, arranged in whichever way, are in a prompt."""
+    """Tell whether all words of ``with_words``, arranged in whichever way, are in a prompt."""
     found = {*_WORD.findall(text)}
     return all(found.issuperset(_WORD.findall(repr(each))) for each in chat)
 

@@ -72,7 +72,7 @@ class Detokenizer:
 
     @property
     def drops_space(self) -> bool:
-        """Whether the next token would lose a space at its beginning, as it is the first of a text."""
+        """Tell whether the next token would lose a space at its beginning, as the first of a text."""
         return any(stage.drops_space for stage in self._stages)
 
     @property

@@ -29,7 +29,7 @@ class Stage(Protocol):
 
     @property
     def drops_space(self) -> bool:
-        """Whether the next text would lose a space at its beginning."""
+        """Tell whether the next text would lose a space at its beginning."""
 
     @property
     def incomplete(self) -> str:

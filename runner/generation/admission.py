@@ -40,7 +40,7 @@ class EngineSource(TokenSource, Protocol):
     """The engine server, or NVIDIA's C++ backend in Triton."""
 
     async def is_answering(self) -> bool:
-        """Whether the engine is loaded and takes requests."""
+        """Tell whether the engine is loaded and takes requests."""
         ...
 
     def end_all(self) -> None:
@@ -58,7 +58,7 @@ class RequestGuard:
         self.num_running = 0
 
     def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> Outputs:
-        """As the engine's, whose errors it raises, E1012 or, while the server stops, E2110."""
+        """Generate by the engine. Raises the engine's errors, E1012 or, while the server stops, E2110."""
         outputs = self._generate(submit, outlet)
         return outputs if submit.max_queue_ms is None else begun_within(outputs, submit.max_queue_ms)
 

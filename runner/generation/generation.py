@@ -137,7 +137,7 @@ class Generation:
 
     @property
     def reasoning_token_count(self) -> int:
-        """Of the output tokens; 0 without an answer form."""
+        """Return how many output tokens are reasoning; 0 without an answer form."""
         return self._decoder.reasoning_token_count
 
     def text(self, outlet: Outlet[str] | None = None) -> AsyncGenerator[str, None]:
@@ -265,7 +265,7 @@ class Generation:
         return chunk
 
     def take_log_probs(self) -> list[ReportedToken]:
-        """Those of the output tokens since the last call. The text before each of them is shown."""
+        """Take those of the output tokens since the last call. The text before each of them is shown."""
         taken, self._log_probs = self._log_probs, []
         return taken
 

@@ -68,5 +68,5 @@ def _sampling(given: Sampling) -> Sampling:
 
 
 def _float32(value: float) -> float:
-    """As engines calculate with it: 1e300 is infinite, which they reject, and 1e-60 is 0."""
+    """Round as engines do: 1e300 is infinite, which they reject, and 1e-60 is 0."""
     return c_float(value).value

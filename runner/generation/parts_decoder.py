@@ -17,7 +17,7 @@ from runner.generation.text_decoder import ReportedToken
 
 
 class PartsDecoder:
-    """Of one answer. Stop sequences end it where they stand in its content, not in reasoning or arguments."""
+    """A decoder of one answer. Stop sequences in its content end it, not those in reasoning or arguments."""
 
     def __init__(
         self, form: AnswerForm, tokenizer: Tokenizer, detokenizer: Detokenizer, stops: SpecialStops

@@ -101,7 +101,7 @@ class PlainText:
 
     @cached_property
     def _is_supported(self) -> bool:
-        """Whether these steps are all that this tokenizer does with an example."""
+        """Tell whether these steps are all that this tokenizer does with an example."""
         texts = sorted(self._added)[:8]
         example = "".join(f"Hi {text}there  {text}{text}\nyou, 12 {text} é" for text in texts)
         whole: list[int] = self._tokenizer.encode(example, add_special_tokens=False).ids
@@ -125,7 +125,7 @@ class PlainText:
 
     @cached_property
     def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """For the first section of a text, and for others, which get no prefix if only the first does."""
+        """Return those for the first section of a text, and for others, which may get no prefix."""
         first = self._tokenizer.pre_tokenizer
         state = b"" if first is None else first.__getstate__()
         other = first
@@ -143,7 +143,7 @@ class PlainText:
         return made
 
     def _added_tokens(self, text: MarkedText) -> Iterator[tuple[int, int, AddedToken]]:
-        """Those in ``text``, except for control tokens in its plain parts: start, end, and the token."""
+        """Find those in ``text``, except for control tokens in its plain parts: start, end, and the token."""
         plain = iter(text.plain)
         part = next(plain, None)
         at = 0

@@ -12,7 +12,7 @@ _MOST_PROMPT_TOKENS = 1 << 20
 
 
 class PromptIds:
-    """Of ``prompt``, with or without the special tokens that the tokenizer adds; None: of no prompt."""
+    """The ids of ``prompt``, with or without special tokens that the tokenizer adds; None: of no prompt."""
 
     def __init__(
         self, prompt: str | Sequence[int] | None = None, *, adds_special_tokens: bool = True
@@ -56,7 +56,7 @@ class PromptTokens:
         self._count = 0
 
     def add(self, count: int) -> None:
-        """Those of a text. Raises E1005 if they are too many; never for the first text."""
+        """Add those of a text. Raises E1005 if they are too many; never for the first text."""
         if self._count and self._count + count > _MOST_PROMPT_TOKENS:
             expected = f"of at most {_MOST_PROMPT_TOKENS} tokens in all, counted again for each text of n"
             raise InvalidInput(name="prompt", expected=expected, value=self._count + count)

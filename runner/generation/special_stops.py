@@ -19,7 +19,7 @@ _FIRST = 0xDD00
 
 
 class SpecialStops:
-    """Those of one request."""
+    """Stop sequences of one request."""
 
     def __init__(
         self, stops: StopSequences, tokenizer: Tokenizer, *, skips_special_tokens: bool = True

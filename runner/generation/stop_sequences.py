@@ -49,7 +49,7 @@ class StopSequences(tuple[str, ...]):
 
     @classmethod
     def split(cls, text: str) -> StopSequences:
-        """Those of a comma-separated text."""
+        """Return those of a comma-separated text."""
         # NOTE: checked first, as a text of commas makes a list many times its size.
         if len(text) > MAX_STOPS * (MAX_STOP_BYTES + 1):
             expected = f"at most {MAX_STOPS} texts of at most {MAX_STOP_BYTES} bytes"
@@ -63,7 +63,7 @@ class StopSequences(tuple[str, ...]):
 
 
 class State:
-    """Of an Aho-Corasick automaton: the longest beginning of any stop sequence that a text ends with."""
+    """A state of an Aho-Corasick automaton: the longest beginning of a stop sequence that ends a text."""
 
     __slots__ = ("_children", "_shorter", "_stops", "depth", "longest_stop")
 

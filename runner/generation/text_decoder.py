@@ -23,7 +23,7 @@ class ReportedToken(NamedTuple):
 
 
 class TextDecoder:
-    """Of one text without parts: see ``PartsDecoder`` for others."""
+    """A decoder of one text without parts: see ``PartsDecoder`` for others."""
 
     reasoning_token_count = 0
 

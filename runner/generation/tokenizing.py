@@ -99,7 +99,7 @@ class Tokenizing:
         return await self.encode_later(text, adds_special_tokens=adds_special_tokens)
 
     async def encode_later(self, text: str, *, adds_special_tokens: bool) -> list[int]:
-        """As ``encode``, of a text for which ``encode_now`` has given None."""
+        """Encode a text for which ``encode_now`` has given None."""
         self.check_size(text)
         is_window = len(text) <= WINDOW_CHARACTERS
         lane = _short_lane if is_window else _long_lane

@@ -22,7 +22,7 @@ _MOST_CHARACTERS = 1 << 18
 
 @dataclass(frozen=True)
 class Windows:
-    """Of a text without the special tokens around it."""
+    """Windows of a text without the special tokens around it."""
 
     text: str
     tokenizer: Tokenizer

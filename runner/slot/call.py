@@ -215,7 +215,7 @@ class OutputSequence:
         self.call.respond(self.place, beams or [tokens], end, further)
 
     def _take_log_probs(self, count: int) -> Outputs:
-        """Of the tokens of one response; ``cum_log_probs`` is the sum of all so far."""
+        """Take those of the tokens of one response; ``cum_log_probs`` is the sum of all so far."""
         if not self.request.submit.wants_log_probs:
             return {}
         taken = self.log_probs[:count]

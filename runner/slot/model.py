@@ -218,7 +218,7 @@ class TritonPythonModel:
         return feeds
 
     def _publish(self) -> None:
-        """In a thread of its own, because Triton is asked for each metric."""
+        """Publish metrics in a thread of its own, because Triton is asked for each."""
         while (counts := self._counts.get()) is not None:
             if counts:
                 self._metrics.publish(counts)

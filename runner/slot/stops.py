@@ -20,7 +20,7 @@ class Stops:
         self._only_front = ""
 
     def add(self, parameters: Mapping[str, Any]) -> bool:
-        """Whether a request with these parameters stops calls."""
+        """Remember the calls that a request stops. Tell whether it does."""
         if STOPPED_CALL in parameters:
             self._calls |= dict.fromkeys(str(parameters[STOPPED_CALL]).split())
             while len(self._calls) > _MAX_REMEMBERED:
@@ -32,7 +32,7 @@ class Stops:
         return True
 
     def has(self, call: str) -> bool:
-        """Whether the call was stopped, or is another front's, which has ended."""
+        """Tell whether the call was stopped, or is another front's, which has ended."""
         if not call:
             return False
         return call in self._calls or not call.startswith(self._only_front)

@@ -59,7 +59,7 @@ class Family(msgspec.Struct, frozen=True):
     """Whether an answer is several messages with headers (harmony)."""
 
     def opens_reasoning(self, prompt: str) -> bool:
-        """Whether the prompt, as the template made it, ends with the beginning of reasoning."""
+        """Tell whether the prompt, as the template made it, ends with the beginning of reasoning."""
         return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning.begin)
 
 

@@ -61,7 +61,7 @@ class HarmonyAnswer(AnswerReader):
                     self._unmarked("".join(header))
 
     def _is_header(self) -> Reading[bool]:
-        """Whether the answer begins with a marker or a recipient."""
+        """Tell whether the answer begins with a marker or a recipient."""
         reader = self._reader
         begins = (*self._texts, "to=")
         while not reader.is_ended and any(begin.startswith(reader.text[reader.at :]) for begin in begins):

@@ -47,7 +47,7 @@ def _beginning(text: str) -> str:
 
 
 class Markers:
-    """Those of one family in one tokenizer. Use ``markers_of``."""
+    """Markers of one family in one tokenizer. Use ``markers_of``."""
 
     def __init__(self, tokenizer: Tokenizer, texts: Iterable[str]) -> None:
         added = {token.content: (id_, token) for id_, token in tokenizer.get_added_tokens_decoder().items()}
@@ -106,12 +106,12 @@ class Markers:
 
 
 def is_token(character: str) -> bool:
-    """Whether it stands for a token, or begins with one."""
+    """Tell whether a text stands for a token, or begins with one."""
     return "\udc00" <= character < "\udd00"
 
 
 def is_special(character: str) -> bool:
-    """Whether it stands for a special token, which no text has: such a marker counts everywhere."""
+    """Tell whether a text stands for a special token, which no text has: it counts everywhere."""
     return "\udc00" <= character < "\udc80"
 
 

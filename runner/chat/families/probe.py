@@ -125,7 +125,7 @@ def read_back(family: Family, turn: Turn, tokenizer: Tokenizer) -> ReadBack | No
 
 
 def is_form_of(calls: CallSyntax, text: str) -> bool:
-    """Whether ``text`` has the form that a syntax writes. It may read others, too."""
+    """Tell whether ``text`` has the form that a syntax writes. It may read others, too."""
     match calls:
         case JsonCalls():
             is_list = re.search(r"\[\s*\{", text) is not None

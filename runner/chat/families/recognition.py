@@ -1,4 +1,4 @@
-"""Which family a model is of: the one that reads the calls that the model's chat template writes (``probe``).
+"""The family of a model: the one that reads the calls that the model's chat template writes (``probe``).
 
 A template that writes none is recognized by signs: texts in it, or tokens of the tokenizer. If the calls have
 no markers of a family, the model's own description of its answers makes one (``response_template``).

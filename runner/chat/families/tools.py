@@ -29,5 +29,5 @@ class ToolUse(msgspec.Struct, frozen=True):
 
     @property
     def is_enforced(self) -> bool:
-        """Whether a guide has to enforce calls or their schemas."""
+        """Tell whether a guide has to enforce calls or their schemas."""
         return any(self.is_guided(tool) for tool in self.tools)

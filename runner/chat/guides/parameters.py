@@ -25,7 +25,7 @@ class Parameter:
 
     @property
     def is_text(self) -> bool:
-        """Whether it is written as it is, and not as JSON."""
+        """Tell whether it is written as it is, and not as JSON."""
         return is_text_by(self.schema)
 
 
@@ -34,7 +34,7 @@ def place_of(tool: Tool) -> str:
 
 
 def parameters_of(tool: Tool) -> list[Parameter]:
-    """In the order in which they are written. Raises E1105 for a schema that is more than its properties."""
+    """Return them as they are written. Raises E1105 for a schema that is more than its properties."""
     schema, place = tool.parameters, place_of(tool)
     _check(schema, "object", _OF_OBJECTS, place)
     properties, required = schema.get("properties", {}), schema.get("required", [])

@@ -31,7 +31,7 @@ class SlowMasks:
         self._spent_s += max(seconds - _FOLLOW_TOKEN_S, 0)
 
     def has_room(self, seconds: float) -> bool:
-        """Whether a mask may take so long."""
+        """Tell whether a mask may take so long."""
         if seconds <= _FOLLOW_TOKEN_S:
             return True
         now_s = time.monotonic()
@@ -66,16 +66,19 @@ class Follower:
 
     @property
     def grammar(self) -> str:
-        """For llguidance."""
+        """Return the grammar for llguidance."""
         return self._compiled.grammar
 
     @property
     def is_complete(self) -> bool:
-        """Whether the output can only end here."""
+        """Tell whether the output can only end here."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     def allowed(self, vocab_size: int) -> tuple[Mask, bool]:
-        """Which tokens may come next, [vocab_size], and whether the output may end. Raises GuideFailed."""
+        """Return which tokens may come next, [vocab_size], and whether the output may end.
+
+        Raises GuideFailed.
+        """
         if not self._slow_masks.has_room(self._compiled.slowest_mask_s):
             raise self.failed(f"it is slow, as are other guides that are running; {REMEDY}")
         start_s = time.thread_time()

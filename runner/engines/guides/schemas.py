@@ -77,7 +77,7 @@ def followed(schema: Any, place: str = "#") -> Any:
 
 
 def keywords_with_effect(schema: Schema, type_name: str) -> list[str]:
-    """Those of the schema that say something about values of this type: ``object`` or ``string``."""
+    """Return keywords that say something about values of this type: ``object`` or ``string``."""
     known = _OF_ANY_TYPE | _OF_TYPES[type_name]
     return [key for key, value in schema.items() if key in known and not _has_no_effect(key, value, schema)]
 

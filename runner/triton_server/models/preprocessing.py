@@ -214,7 +214,7 @@ class TritonPythonModel:
 
 
 def _is_long(inputs: dict[str, npt.NDArray[Any]]) -> bool:
-    """Whether its texts take more than a moment."""
+    """Tell whether its texts take more than a moment."""
     texts = (text for name in ("QUERY", *_WORDS) if name in inputs for text in inputs[name].flat)
     return sum(map(len, texts)) > _SHORT_BYTES
 

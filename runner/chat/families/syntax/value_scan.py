@@ -33,7 +33,7 @@ def json_stops(markers: Markers, ends: tuple[str, ...]) -> ScanStops:
 
 @lru_cache(maxsize=128)
 def python_stops(markers: Markers) -> ScanStops:
-    """Of an argument of a call."""
+    """Return what ends an argument of a call."""
     outside = markers.stops("'", '"', *_PYTHON_NESTING, _COMMA)
     return ScanStops(outside, _in_strings(markers, "'\""), _PYTHON_NESTING, is_argument=True)
 
@@ -43,7 +43,7 @@ def _in_strings(markers: Markers, quotes: str) -> dict[str, Stops]:
 
 
 class Scan:
-    """Of one value, from its first character on."""
+    """A scan of one value, from its first character on."""
 
     def __init__(self, stops: ScanStops, depth: int = 0, place: str = "") -> None:
         self._stops = stops
