@@ -175,6 +175,20 @@ def test_the_time_grows_with_the_length_alone(name: str) -> None:
         assert times[1] < 12 * times[0] + 0.05, (marker, text, times)
 
 
+def test_the_time_of_an_answer_at_once_grows_with_its_length_alone() -> None:
+    form = FORMS["deepseek-v4"]
+    tokenizer = tokenizer_with(form.special, form.added)
+    times = []
+    for count in (2_000, 16_000):
+        text = "".join(f'<｜DSML｜parameter name="p{each}">a\n' for each in range(count))
+        ids = Writer(tokenizer).text(f'<｜DSML｜invoke name="f">{text}').ids
+        started_s = time.process_time()
+        (call,) = message_of(read(decoder(form.family, tokenizer, tools=tool_use(f={})), [ids])).calls
+        times.append(time.process_time() - started_s)
+        assert call.arguments.count(":") == count
+    assert times[1] < 14 * times[0] + 0.05, times
+
+
 class Submitted:
     """Keeps the request that it gets."""
 

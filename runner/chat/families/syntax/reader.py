@@ -23,6 +23,7 @@ Ends = Mapping[str, Callable[[], Reading[bool]]]
 _Kind = type[Content] | type[Reasoning] | type[CallArguments]
 
 _SPACE = " \t\r\n"
+_SPACES = re.compile(f"[{_SPACE}]*")
 _NAME = re.compile(r"[\w.:/\-]+")
 _MAX_NAME = 512
 
@@ -115,8 +116,9 @@ class Reader:
     def space(self) -> Reading[str]:
         """Read whitespace. Return the next character; empty at the end of the answer."""
         while (next_ := (yield from self.peek())) and next_ in _SPACE:
-            rest = self.text[self.at :]
-            self.take(len(self.text) - len(rest.lstrip(_SPACE)))
+            match = _SPACES.match(self.text, self.at)
+            assert match is not None
+            self.take(match.end())
         return next_
 
     def marker(self, *markers: str) -> Reading[str]:
@@ -212,9 +214,11 @@ class Reader:
 
     def _unread(self) -> None:
         """Go back to where trying began."""
-        self.text = "".join(self._tried or ()) + self.text[self.at :]
-        self.at = 0
-        self._tried = None
+        tried, self._tried = "".join(self._tried or ()), None
+        if len(tried) <= self.at:
+            self.at -= len(tried)
+        else:  # It arrived in several pieces.
+            self.text, self.at = tried + self.text[self.at :], 0
 
     # JSON.
 
