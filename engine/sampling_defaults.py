@@ -33,9 +33,10 @@ def sampling_defaults(document: Mapping[str, Any], place: str) -> dict[str, floa
     given = {name: document[name] for name in LIMITS if document.get(name) is not None}
     for name, value in given.items():
         kind, low, high = LIMITS[name]
-        types = (int, float) if kind is float else (int,)
-        if isinstance(value, bool) or not isinstance(value, types) or not low <= value <= high:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not low <= value <= high or kind(value) != value:
             noun = "a number" if kind is float else "a whole number"
             expected = f"{noun} from {low:g} to {high:g}"
             raise GenerationConfigInvalid(place=place, name=name, expected=expected, value=repr(value)[:40])
+        given[name] = kind(value)
     return given

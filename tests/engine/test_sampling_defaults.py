@@ -28,6 +28,9 @@ DEFAULTS = {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1, "max_new_t
 def test_they_are_those_that_a_request_has_too() -> None:
     assert sampling_defaults(CONFIG, "x") == DEFAULTS
     assert sampling_defaults({}, "x") == {}
+    assert (
+        repr(sampling_defaults({"top_k": 50.0, "temperature": 1}, "x")) == "{'temperature': 1.0, 'top_k': 50}"
+    )
 
 
 @pytest.mark.parametrize(
