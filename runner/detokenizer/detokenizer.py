@@ -8,9 +8,9 @@ from runner.detokenizer.plan import decoding_plan
 from runner.detokenizer.stages import BYTE_TOKENS
 
 _SETTLING_CHARACTERS = 8
-"""After so many, an incremental decoder of UTF-8 is in the same state whatever stood before."""
+"""Number of characters after which an incremental UTF-8 decoder no longer depends on what came before."""
 _MOST_TOKENS = 64
-"""So many at either end of a prompt are looked at."""
+"""Number of tokens at either end of a prompt that are considered."""
 
 
 class Detokenizer:

@@ -9,7 +9,7 @@ const LINES = 500;
 const DEPTH = 6;
 const CHUNK = 1 << 12;    // Long text is laid out in chunks of whole lines. This is about the size of one, in characters.
 const LONG_CHUNK = 1 << 15;
-const COLOURED = 1 << 14;    // Code is highlighted at each draw, up to about so many characters.
+const COLOURED = 1 << 14;    // Most characters of a block of code that is highlighted.
 const FORMULA_LINES = 50;    // The longest formula that is displayed.
 
 const FENCE = /^( {0,3})(`{3,}|~{3,})[ \t]*([\w+#.-]*)/;

@@ -50,7 +50,7 @@ _MAX_IDLE_FRAMES = 1000
 _MAX_REFUSALS = 1000
 """Refused requests a second, except those for which there is no place."""
 _REFUSAL_PARTS = 8
-"""A refused request is as much work as so many frames."""
+"""Cost of a refused request, in frames."""
 _MAX_MESSAGES = 4
 """Messages of a connection that are processed before others have their turn."""
 _FRAMES_PER_MESSAGE = 2
