@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tarfile import is_tarfile
 
 from huggingface_hub import get_token
 from pydantic import SecretStr
@@ -88,6 +89,10 @@ def _check_destination(destination: Path) -> None:
     if destination.exists() and not destination.is_file():
         # NOTE: root could replace a device by a file.
         raise InvalidInput(name="the destination", expected="a file's path", value=str(destination))
+    is_new = not destination.exists() or ".tar" in destination.suffixes
+    if not is_new and not is_tarfile(destination):  # A mistyped name, such as README.md, destroys no file.
+        expected = "the path of a new file, or of an engine.tar to replace"
+        raise InvalidInput(name="the destination", expected=expected, value=str(destination))
     with scratch(destination) as path:
         path.touch()
 

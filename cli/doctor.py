@@ -104,7 +104,7 @@ def _ports(settings: Settings) -> str:
     ours = [each for each in listeners if not each.is_free() and _is_ours(each.port)]
     free = [each for each in listeners if each not in ours]
     check_ports_free(*free)
-    told = {"free": free, "of your running runner": ours}
+    told = {"free": free, "used by your running runner": ours}
     return "; ".join(f"{state}: {_port_list(ports)}" for state, ports in told.items() if ports)
 
 

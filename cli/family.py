@@ -27,5 +27,8 @@ def family_line(folder: Path) -> str | None:
         return f"{'chat':<12}{found.warning}"
     if not chat.exists:
         return None
-    family = "no family is known; answers are text" if found.family is None else found.family.name
-    return f"{'chat':<12}calls and reasoning: {family} (docs/families.md)"
+    if found.family is None:
+        told = "model family unknown: tool calls and reasoning stay in the text"
+    else:
+        told = f"tool calls and reasoning: {found.family.name}"
+    return f"{'chat':<12}{told} (docs/families.md)"

@@ -93,9 +93,9 @@ def _check_roles(messages: list[Message], knows_role: Callable[[str], bool]) -> 
 def _expected_role(role: str) -> str:
     name = role.lower()
     similar = difflib.get_close_matches(name, _ROLES, n=1, cutoff=_SIMILARITY)
-    if meant := _MEANT.get(name) or next(iter(similar), None):
-        return f"{meant}, if that is meant"
-    return f"{', '.join(_ROLES[:-1])} or {_ROLES[-1]}"
+    roles = f"{', '.join(_ROLES[:-1])} or {_ROLES[-1]}"
+    meant = _MEANT.get(name) or next(iter(similar), None)
+    return f"{roles} (did you mean {meant}?)" if meant else roles
 
 
 def _reasoning(message: Message, place: str) -> dict[str, str]:

@@ -212,17 +212,25 @@ def test_an_unknown_scheme_is_shown_as_it_was_typed(
 
 @pytest.mark.parametrize(
     ("destination", "code"),
-    [(".", "E1005"), ("new/", "E1005"), ("pipe", "E1005"), ("/proc/none/engine.tar", "E2306")],
+    [
+        (".", "E1005"),
+        ("new/", "E1005"),
+        ("pipe", "E1005"),
+        ("README.md", "E1005"),
+        ("/proc/none/engine.tar", "E2306"),
+    ],
 )
 def test_a_destination_that_cannot_be_written_is_told_before_anything_is_built(
     destination: str, code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo("pipe")
+    Path("README.md").write_text("Read me.")
     assert main(["build", str(EXAMPLE), "-o", destination]) == (2 if code.startswith("E1") else 1)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith(code)
     assert Path("pipe").is_fifo()
+    assert Path("README.md").read_text() == "Read me."
 
 
 def test_what_is_at_the_destination_stays_until_the_build_has_succeeded(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_ports_of_a_runner_of_ours_are_no_fault(
             process.communicate()
         (line,) = [line for line in capsys.readouterr().out.splitlines() if " ports: " in line]
         assert line.startswith(f"{verdict} ")
-        assert (f"of your running runner: {port}" in line) == (verdict == "ok")
+        assert (f"used by your running runner: {port}" in line) == (verdict == "ok")
 
 
 def test_what_is_missing_is_told_with_its_remedy_and_the_rest_is_checked_too(

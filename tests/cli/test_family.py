@@ -17,7 +17,7 @@ UNREAD = template("<call>{{ tool.name }}!{{ tool.arguments.place }}</call>")
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [(template(HERMES), "calls and reasoning: hermes"), (UNREAD, "no model family reads the calls")],
+    [(template(HERMES), "tool calls and reasoning: hermes"), (UNREAD, "no model family reads the calls")],
 )
 def test_inspect_tells_the_family(
     text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
