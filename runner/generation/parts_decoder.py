@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from tokenizers import Tokenizer
 
 from runner.chat.families.family import AnswerForm
+from runner.chat.families.marked_answer import answer_reader
 from runner.chat.families.parts import CallStart, Content, Part
-from runner.chat.families.readers import answer_reader
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.messages import TokenLogProb
 from runner.generation.special_stops import SpecialStops

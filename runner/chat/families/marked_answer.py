@@ -6,6 +6,7 @@ from tokenizers import Tokenizer
 
 from runner.chat.families.answer import AnswerReader
 from runner.chat.families.family import NOTHING, AnswerForm
+from runner.chat.families.harmony import HarmonyAnswer
 from runner.chat.families.markers import is_token
 from runner.chat.families.parts import Content, Reasoning
 from runner.chat.families.syntax.reader import NotACall, Reading
@@ -205,3 +206,8 @@ def _content_part(text: str) -> Content | None:
 
 def _reasoning_part(text: str) -> Reasoning | None:
     return None if text[-1].isspace() else Reasoning(text)
+
+
+def answer_reader(form: AnswerForm, tokenizer: Tokenizer) -> AnswerReader:
+    """Make the reader of answers of the form's family."""
+    return (HarmonyAnswer if form.family.has_channels else MarkedAnswer)(form, tokenizer)

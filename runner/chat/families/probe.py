@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 from errors.coded_error import CodedError
 from runner.chat.families.family import AnswerForm, CallSyntax, Family
 from runner.chat.families.llama4 import PythonCalls
+from runner.chat.families.marked_answer import answer_reader
 from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
-from runner.chat.families.readers import answer_reader
 from runner.chat.families.syntax.json_calls import JsonCalls
 from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.tools import Tool, ToolUse

@@ -157,7 +157,7 @@ def test_each_failure_leaves_a_bundle_with_its_cause_and_no_prompt(
             next(stream)
             with pytest.raises(EngineCrashed, match="E2107"):
                 server.run(read())
-        (bundle,) = wait_until(lambda: list(flights.glob("[!.]*-engine")))
+            (bundle,) = wait_until(lambda: list(flights.glob("[!.]*-engine")))
         failure = json.loads((bundle / "failure.json").read_text())
         assert "killed by SIGSEGV" in failure["reason"]
         assert failure["likely_cause"] == "a crash in native code"
