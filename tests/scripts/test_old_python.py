@@ -43,7 +43,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (("-m", "cli", "serve"), "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 (this is 3."),
+        (("-m", "cli", "plan"), "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 (this is 3."),
         (("scripts/test_perf.py",), "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 (this is 3."),
         (("scripts/setup_environment.py", "all"), "E1006 InvalidSetting: argument must be clients, "),
     ],
