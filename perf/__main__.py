@@ -23,10 +23,6 @@ COMMANDS = {
     "compare-engines": ("perf.compare_engines", "put the same load on several engines"),
     "real-model": ("perf.model.real_model", "a real model beside transformers' own generate"),
     "tool-calls": ("perf.model.tool_calls", "required calls of tools, asked of several servers"),
-    "soak": ("perf.soak", "many requests with known answers; memory, threads, files"),
-    "hostile": ("perf.hostile", "hostile traffic beside paced streams, whose text and pace are measured"),
-    "faults": ("perf.faults", "kill and stop each process under load"),
-    "fuzz": ("perf.fuzz", "fuzz one target, guided by coverage"),
     "reading": ("perf.model.reading", "CPU per token of reading answers of each model family"),
     "prove-gpu": ("perf.prove_gpu.command", "exact streams and speed on a GPU"),
 }

@@ -73,3 +73,13 @@ def cpu_s_by_role(session: int | None = None) -> Counter[str]:
     for process in processes(session):
         seconds[process.role] += process.cpu_s  # type: ignore[assignment]
     return seconds
+
+
+def memory_bytes(session: int) -> int:
+    """Return the memory that all processes of a session have of their own (anonymous)."""
+    total_bytes = 0
+    for process in processes(session):
+        with suppress(OSError):  # It has ended in the meantime.
+            found = re.search(r"^RssAnon:\s+(\d+)", (process.folder / "status").read_text(), re.MULTILINE)
+            total_bytes += int(found[1]) * 1024 if found else 0
+    return total_bytes

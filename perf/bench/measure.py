@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perf import resources
 from perf.bench.effort import INPUT_TOKENS
 from perf.load.clients import Run, run
 from perf.load.plan import Plan
@@ -13,7 +12,7 @@ from perf.load.summary import Summary, summarize
 from perf.load.targets.cog import CogTarget, runner_inputs
 from perf.load.targets.openai import OpenAITarget
 from perf.load.targets.target import Posting, Target, Workload
-from perf.processes import cpu_s_by_role
+from perf.processes import cpu_s_by_role, memory_bytes
 from perf.servers import MODEL, Stack
 
 _BATCH_PAUSE_S = 0.3
@@ -58,7 +57,7 @@ def measure(stack: Stack, target: Target, plan: Plan, clients: int = 1) -> Measu
     before = cpu_s_by_role(stack.session)
     done = run(plan, target, clients)
     after = cpu_s_by_role(stack.session)
-    return Measurement(done, after - before, resources.measure(stack.session).memory_bytes.total())
+    return Measurement(done, after - before, memory_bytes(stack.session))
 
 
 def measure_cog(stack: Stack, output_tokens: int, plan: Plan) -> Measurement:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from tokenizers import Tokenizer
 
-from perf import resources
 from perf.load.clients import run
 from perf.load.plan import Plan
 from perf.load.record import Answer
@@ -16,7 +15,7 @@ from perf.load.targets.in_order import InOrder
 from perf.peers.servers import Endpoint
 from perf.peers.triton_vllm import GENERATE, GenerateTarget
 from perf.peers.workloads import Prompt
-from perf.processes import CORE, cpu_s_by_role
+from perf.processes import CORE, cpu_s_by_role, memory_bytes
 from perf.prove_gpu.client import output_text, posting
 
 _DURATION_S = 500.0
@@ -136,7 +135,7 @@ def measure(
         not_served=found.requests - found.completed,
         cpu_s={role: round(seconds, 3) for role, seconds in spent.items()},
         client_cpu_s=found.client_cpu_s,
-        memory_bytes=resources.measure(endpoint.session).memory_bytes.total(),
+        memory_bytes=memory_bytes(endpoint.session),
         errors=list(found.errors)[:3],
         warnings=list(found.warnings),
     )

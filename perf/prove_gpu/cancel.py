@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import urllib3
 
+from perf.metrics import metrics
 from perf.prove_gpu.proof import Proof
 from perf.prove_gpu.servers import stack
-from perf.resources import metrics
 from perf.servers import Stack
 
 _CLIENTS = 32

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perf.known_streams import ids_text, text_of
 from perf.load.clients import run
 from perf.load.plan import Plan
 from perf.load.record import Answer
@@ -21,6 +20,7 @@ from perf.load.targets.in_order import InOrder
 from perf.load.targets.openai import OpenAITarget
 from perf.load.targets.target import Posting, Workload
 from perf.load.targets.triton import TritonTarget
+from perf.output import ids_text, text_of
 from perf.prove_gpu.known_load import answer
 from perf.servers import MODEL
 from runner.triton_server.model_names import SLOT

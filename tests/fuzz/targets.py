@@ -1,6 +1,7 @@
 """Fuzz targets by name, each a function of bytes that raises if a promise is broken.
 
-``python -m perf fuzz`` runs one for long, guided by coverage; ``test_targets.py`` runs all for a moment.
+``python -m tests.fuzz.guided`` runs one for long, guided by coverage; ``test_targets.py`` runs all
+for a moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each fuzz target for a moment, with the same inputs each time; the long form is ``python -m perf fuzz``.
+"""Each fuzz target for a moment, with the same inputs each time; ``tests/fuzz/guided.py`` is the long form.
 
 ``corpus`` has a file per target of inputs that guided fuzzing kept: in base64, the fewest with all branches.
 """

@@ -14,12 +14,13 @@ from tokenizers import Tokenizer
 
 from perf import prove_gpu
 from perf.engines import paced_engine
+from perf.metrics import metrics
 from perf.prove_gpu.cancel import CANCELLED, disconnect
 from perf.prove_gpu.client import measure
 from perf.prove_gpu.known_load import write_workload
 from perf.prove_gpu.speed import summary, summary_table
-from perf.resources import metrics, settle
 from perf.servers import whole_stack
+from tests.runner.long_runs.resources import settle
 
 IN_THE_ENGINES_PYTHON = "known_model"
 """It imports torch."""
@@ -112,7 +113,7 @@ def test_every_target_is_loaded_and_read(tmp_path: Path) -> None:
         assert measure("slot", stack.triton_url, other, 8, 16)["exact"] == 8
         running = disconnect(stack, 4 * [[5, 6, 7]], 2000)
         assert running["cog_triton_slot_running_requests"] == 4
-        assert settle(stack.metrics_url, 60)
+        settle(stack.metrics_url)
         ended = metrics(stack.metrics_url)
         assert ended[CANCELLED] == 4
         assert ended["cog_triton_slot_ended_requests_total reason=length"] >= 40

@@ -24,8 +24,7 @@ from perf.bench.floor import floor, record
 from perf.bench.row import Row, budget_table
 from perf.cold_start import _steps, serve_file, start_table
 from perf.load.http import Request
-from perf.processes import OTHER, ROLES, cpu_s_by_role, role_of
-from perf.resources import measure
+from perf.processes import OTHER, ROLES, cpu_s_by_role, memory_bytes, role_of
 from perf.table import table
 from tests.perf.load.scripted_server import Asked, ScriptedServer
 from tests.runner.servers import is_running, wait_until
@@ -154,10 +153,10 @@ def test_cpu_time_is_that_of_the_session() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         spent_s = cpu_s_by_role(process.pid)[OTHER]
-        memory_bytes = measure(process.pid).memory_bytes.total()
+        held_bytes = memory_bytes(process.pid)
         process.kill()
     assert 0.25 <= spent_s <= 2.0
-    assert memory_bytes > 1 << 20
+    assert held_bytes > 1 << 20
     assert not cpu_s_by_role(process.pid)
 
 

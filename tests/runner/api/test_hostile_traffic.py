@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from perf.resources import metrics
+from perf.metrics import metrics
 from tests.hostile import HOST, Watch, chunked, flood, most_slow_s, received, request, send, status_of
 from tests.runner.api.alone import APIAlone
 from tests.runner.paced_engine import PacedModel, make_paced_model

@@ -1,9 +1,14 @@
 """Fuzz one target, guided by coverage. tests/fuzz/targets.py lists the targets.
 
+    python -m tests.fuzz.guided TARGET --seconds 3600
+
 An input that breaks a promise is printed with its traceback and kept below .cache/fuzz/TARGET, as is the
 corpus, from which the next run continues. Needs atheris (Python 3.11 and later).
 """
 
+from __future__ import annotations
+
+import argparse
 import itertools
 import logging
 import os
@@ -12,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from perf.options import Options
+from tests.fuzz.targets import TARGETS
 
 _CORPUS = Path(".cache/fuzz")
 _LONGEST_BYTES = 1024
@@ -21,16 +26,14 @@ _MOST_MIB = 3000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    from tests.fuzz.targets import TARGETS
-
-    parser = Options("fuzz", __doc__)
+    parser = argparse.ArgumentParser("python -m tests.fuzz.guided", description=__doc__)
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--seconds", type=int, default=300, help="of processor time")
     given = parser.parse_args(arguments)
     try:
         import atheris
     except ImportError:
-        print("python -m perf fuzz needs atheris, which runs on Python 3.11 and later only.", file=sys.stderr)
+        print("It needs atheris, which runs on Python 3.11 and later only.", file=sys.stderr)
         return 2
     place = TARGETS[given.target]
     with atheris.instrument_imports(include=list(place.packages)):
@@ -58,5 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     atheris.Setup([sys.argv[0], *options, str(corpus)], target_in_time)
     atheris.Fuzz()
-
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,28 +1,33 @@
-"""Kills and stops each process of a loaded server once, and checks what clients lose and what is left behind.
+"""Kills and stops each process of a loaded server, and checks what clients lose and what is left behind.
 
-``perf.drills.EXPECTED`` says what clients may lose. No test depends on a time.
+``drills.EXPECTED`` says what clients may lose. No test depends on a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
 
-from perf.drills import ENGINE_CHILD, EXPECTED, TOKENS_PER_SECOND, UNDISTURBED, WORKER, Drill, difference
 from perf.engines import paced_engine
-from perf.faults import SIGNALS, files_in, left_behind
-from perf.known_streams import CLOSED, COG, OPENAI, TRITON, KnownStream
 from perf.servers import Stack, whole_stack
+from tests.runner.long_runs.drills import (
+    EXPECTED,
+    TOKENS_PER_SECOND,
+    WORKER,
+    Drill,
+    difference,
+    files_in,
+    left_behind,
+)
+from tests.runner.long_runs.known_streams import CLOSED, COG, OPENAI, TRITON, KnownStream
 
-STREAMS = 8
-ROLES = [role for role in EXPECTED if role not in (UNDISTURBED, WORKER, ENGINE_CHILD)]
+SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
+ROLES = [role for role in EXPECTED if role != WORKER]
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +55,7 @@ def stack(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 
 def run(stack: Stack, engine: Path, role: str, number: signal.Signals) -> Drill:
     async def run() -> Drill:
-        tokenizer = Tokenizer.from_file(str(engine / "tokenizer.json"))
-        drill = Drill(stack, tokenizer, STREAMS, random.Random(0), role, number)
+        drill = Drill(stack, engine, role, number)
         await drill.run()
         return drill
 
@@ -61,12 +65,12 @@ def run(stack: Stack, engine: Path, role: str, number: signal.Signals) -> Drill:
 @pytest.mark.parametrize(
     ("role", "stream", "says"),
     [
-        ("triton", KnownStream(TRITON, CLOSED, True, [], 0), ""),
-        ("triton", KnownStream(COG, "E2105", True, [], 0), "a stream of Cog was lost (E2105)"),
-        ("triton", KnownStream(OPENAI, "", False, [], 0), "a stream of API was not exact (completed)"),
-        ("triton", KnownStream(TRITON, CLOSED, False, [], 0), "a stream of Triton was not exact (closed)"),
-        ("engine server", KnownStream(COG, "E2107", True, [], 0), ""),
-        ("engine server", KnownStream(COG, CLOSED, True, [], 0), "a stream of Cog ended with closed"),
+        ("triton", KnownStream(TRITON, CLOSED, True), ""),
+        ("triton", KnownStream(COG, "E2105", True), "a stream of Cog was lost (E2105)"),
+        ("triton", KnownStream(OPENAI, "", False), "a stream of API was not exact (completed)"),
+        ("triton", KnownStream(TRITON, CLOSED, False), "a stream of Triton was not exact (closed)"),
+        ("engine server", KnownStream(COG, "E2107", True), ""),
+        ("engine server", KnownStream(COG, CLOSED, True), "a stream of Cog ended with closed"),
     ],
 )
 def test_a_drill_tells_what_is_not_as_expected(role: str, stream: KnownStream, says: str) -> None:

@@ -1,0 +1,63 @@
+"""What a running server holds: memory, files, threads and shared memory of all its processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from perf.metrics import metrics
+from perf.processes import processes
+from tests.runner.servers import wait_until
+
+_MOST_GROWTH = 0.02
+_SPARE_FILES = 8
+"""Connections that are kept for the next request come and go."""
+_BUSY = ("HTTP 409", "HTTP 429", "E1607", "E1111")
+Resources = Counter[str]
+
+
+def measure(session: int) -> Resources:
+    """Return what all processes of a session hold. Memory is a process's own (anonymous), in bytes."""
+    found: Resources = Counter()
+    pids = set()
+    for process in processes(session):
+        with suppress(OSError):  # It has ended in the meantime.
+            facts = dict(line.split(":", 1) for line in (process.folder / "status").read_text().splitlines())
+            pids.add(process.folder.name)
+            found["memory"] += int(facts["RssAnon"].split()[0]) * 1024
+            found["threads"] += int(facts["Threads"])
+            found["files"] += len(list((process.folder / "fd").iterdir()))
+    found["shared memory"] = sum(
+        path.name.split("_")[2] in pids for path in Path("/dev/shm").glob("cog_triton_*")
+    )
+    return found
+
+
+def grown(before: Resources, after: Resources) -> list[str]:
+    """Return what has grown by more than it may."""
+    spare = {"memory": int(before["memory"] * _MOST_GROWTH), "files": _SPARE_FILES}
+    return [
+        f"{name}: {before[name]} -> {count}"
+        for name, count in after.items()
+        if count > before[name] + spare.get(name, 0)
+    ]
+
+
+def is_busy(error: str) -> bool:
+    """Return True for the error of a server whose places are all taken."""
+    return error.startswith(_BUSY)
+
+
+def settle(metrics_url: str) -> None:
+    """Wait until all requests that the slot accepted have ended."""
+
+    def is_settled() -> bool:
+        found = metrics(metrics_url)
+        ended = found.get("cog_triton_slot_ended_requests_total", 0.0)
+        return (
+            found.get("cog_triton_slot_requests_total") == ended
+            and not found["cog_triton_slot_running_requests"]
+        )
+
+    wait_until(is_settled)
