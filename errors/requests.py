@@ -60,6 +60,11 @@ class InvalidInput(CodedError):
     summary = "An input has a value outside its limits"
     template = "{name} must be {expected}, but is {value!r}."
 
+    @classmethod
+    def missing(cls, name: str) -> CodedError:
+        """Make the error of a field that is required."""
+        return cls.restore(f"{name} is required.", {"name": name, "expected": "given", "value": None})
+
 
 class ClientStalled(CodedError):
     code = "E1009"

@@ -226,7 +226,7 @@ def _check_struct(value: dict[str, Any], kind: inspect.StructType, name: str, pa
             raise UnknownField(name=prefix + key, remedy=remedy)
     for field in kind.fields:
         if field.required and field.encode_name not in value:
-            raise InvalidInput(name=prefix + field.encode_name, expected="given", value=None)
+            raise InvalidInput.missing(prefix + field.encode_name)
 
 
 def _alternatives(kind: inspect.Type) -> list[inspect.Type]:

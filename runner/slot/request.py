@@ -173,6 +173,6 @@ def _guide(row: Row) -> Guide | None:
             expected += ", because there is a guided_decoding_guide"
         raise InvalidTensor(name="guided_decoding_guide_type", expected=expected, value=name)
     if (text is None) != (name == "json"):
-        expected = "left out with guided_decoding_guide_type json" if text else f"given, with the {name}"
+        expected = "left out with guided_decoding_guide_type json" if text else f"the text of the {name}"
         raise InvalidTensor(name="guided_decoding_guide", expected=expected, value=text)
     return Guide(_GUIDE_TYPES[name], text or "")

@@ -64,7 +64,7 @@ def _tools(tools: list[bodies.Tool]) -> Iterator[Object]:
         if tool.type not in (None, "custom"):
             raise InvalidInput(name=f"tools[{at}].type", expected=_OWN_TOOLS_ONLY, value=tool.type)
         if tool.input_schema is None:  # Anthropic's other tools have none.
-            raise InvalidInput(name=f"tools[{at}].input_schema", expected="given", value=None)
+            raise InvalidInput.missing(f"tools[{at}].input_schema")
         function = {
             "name": tool.name,
             "description": tool.description,

@@ -38,9 +38,8 @@ def tool_use(body: ChatBody, engine_kind: str) -> families.ToolUse | None:
             tools, is_required = _some(tools, names), allowed.mode == "required"
         case "required":
             if not tools:
-                raise InvalidInput(
-                    name="tools", expected="given where tool_choice is required", value=body.tools
-                )
+                expected = "a list of functions where tool_choice is required"
+                raise InvalidInput(name="tools", expected=expected, value=body.tools)
             is_required = True
     if not tools:
         return None

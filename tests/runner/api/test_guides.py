@@ -176,7 +176,7 @@ def test_tritons_models_take_nvidias_tensors(tiny: API) -> None:
     [
         ({"guided_decoding_guide_type": "yaml"}, "E1103 .*one of json, json_schema, regex, ebnf_grammar"),
         ({"guided_decoding_guide": "a"}, "E1103 .*guided_decoding_guide_type must be one of"),
-        ({"guided_decoding_guide_type": "regex"}, "E1103 .*guided_decoding_guide must be given"),
+        ({"guided_decoding_guide_type": "regex"}, "E1103 .*_guide must be the text of the regex"),
         ({"guided_decoding_guide_type": "json", "guided_decoding_guide": "x"}, "E1103 .*left out"),
         ({"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a("}, "E1105 .*at character 2"),
     ],

@@ -346,7 +346,7 @@ def test_a_guide_is_taken_as_it_is(guide_type: GuideType, guide: str | None) -> 
         ("yaml", "a", "guided_decoding_guide_type must be one of json, json_schema, regex, ebnf_grammar"),
         (None, "a", "guided_decoding_guide_type must be one of"),
         ("chat_form", "{}", "guided_decoding_guide_type must be one of json, json_schema, regex, ebnf"),
-        ("regex", None, "guided_decoding_guide must be given"),
+        ("regex", None, "guided_decoding_guide must be the text of the regex"),
         ("json", "{}", "guided_decoding_guide must be left out"),
     ],
 )
