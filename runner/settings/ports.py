@@ -36,6 +36,10 @@ class Listener(NamedTuple):
             except OSError as exc:
                 if exc.errno == errno.EADDRINUSE:
                     return False
+                if exc.errno == errno.EADDRNOTAVAIL or isinstance(exc, socket.gaierror):
+                    expected = f"an address of this machine ({exc.strerror})"
+                    name = f"The host for {self.purpose}"
+                    raise InvalidSetting(name=name, expected=expected, value=self.host) from exc
                 expected = f"a port that can be listened on at {self.host} ({exc.strerror})"
                 raise InvalidSetting(name=self.variable, expected=expected, value=self.port) from exc
         return True
