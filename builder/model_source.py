@@ -22,6 +22,7 @@ from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.machine.root import IS_CHECKOUT
 from engine.tar.manifest import MANIFEST_NAME
 from errors.build_config import ModelUnusable
+from errors.requests import InvalidInput
 
 _CONFIG_SUFFIXES = (".yaml", ".yml")
 _TAR_SUFFIXES = (".tar", ".tgz", ".gz", ".zst")
@@ -54,6 +55,8 @@ def find_source(text: str, *, kind: str | None = None) -> ConfigFile | None:
         return None
     if path.suffix == GGUF and match["gguf"] is None:
         return None
+    if match["gguf"] and not match["gguf"].endswith(GGUF):
+        raise InvalidInput(name="MODEL", expected="owner/name or owner/name:FILE.gguf", value=text)
     keys = {"model_id": match["id"], "revision": match["revision"], "gguf_file": match["gguf"]}
     return _file(keys, kind, folder=None)
 

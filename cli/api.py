@@ -8,6 +8,7 @@ from pathlib import Path
 from builder.tokenizer_here import tokenizer_here
 from cli.curl_forms import ready_lines
 from cli.progress import told_progress
+from cli.serve import named_by_option
 from engine.directory import Engine, load
 from engine.end_ids import read_json
 from engine.live_line import LiveLine
@@ -24,7 +25,8 @@ _PORT, _HIGHEST_PORT = 9000, 65535
 
 def run(options: argparse.Namespace) -> int:
     place = parse_external_triton(options.triton, options.triton_model)
-    settings = _settings(options)
+    with named_by_option(options, OPENAI_PORT="port", MAX_SEQUENCE_LENGTH="max_model_len"):
+        settings = _settings(options)
     check_ports_free(openai_listener(settings))
     with told_progress() as (report, progress):
         engine = load(tokenizer_here(options.tokenizer, report=report, progress=progress))
@@ -75,5 +77,5 @@ def _check_length(engine: Engine, settings: Settings) -> None:
     config = read_json(engine.path / "config.json")
     known = engine.manifest.max_seq_len or config.get("max_position_embeddings")
     if settings.max_sequence_length is None and not known:
-        expected = f"given, because the config.json of {Path(engine.path).name} tells no length"
-        raise InvalidSetting(name="--max-model-len", expected=expected, value=None)
+        problem = f"is required, because the config.json of {Path(engine.path).name} tells no length."
+        raise InvalidSetting.restore(f"--max-model-len {problem}", {})

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from builder.model_source import find_source
 from cli.family import CHAT_FILES, family_line
 from engine.inspect import read_manifest, read_sampling, small_files, verify
 from engine.kinds import KINDS
@@ -11,6 +12,7 @@ from engine.machine.preflight import check_runs_here, installed_version
 from engine.machine.python import engine_python
 from engine.tar.manifest import Manifest
 from engine.words import in_words
+from errors.engine_tar import EngineNotFound
 from errors.requests import InvalidInput
 
 
@@ -19,6 +21,9 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidInput(
             name="--verify", expected="used with an engine on this machine", value=options.engine
         )
+    if not Path(options.engine).is_dir() and find_source(options.engine, kind="transformers") is not None:
+        remedy = f"for a model: `cog-triton plan {options.engine}`"
+        raise EngineNotFound(place=options.engine, reason="is no engine", remedy=remedy)
     manifest = verify(Path(options.engine)) if options.verify else read_manifest(options.engine)
     say = (lambda line: None) if options.json else print
     print(manifest.model_dump_json(indent=2) if options.json else describe(manifest))

@@ -86,7 +86,8 @@ def _named(config: str) -> Iterator[None]:
     except CodedError as exc:
         subject, _, rest = exc.sentence.partition(" ")
         is_file = subject in (CONFIG_VARIABLE, PurePath(config).name)
-        sentence = f"{config} {rest}" if is_file else f"{config}: {exc.sentence}"
+        name = "config" if subject == CONFIG_VARIABLE else config  # Its value is the file's name.
+        sentence = f"{name} {rest}" if is_file else f"{config}: {exc.sentence}"
         raise type(exc).restore(sentence, exc.facts) from exc
 
 

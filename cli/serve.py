@@ -2,7 +2,8 @@
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from builder.engine_here import engine_here
@@ -13,10 +14,13 @@ from cli.inspect import describe
 from cli.progress import told_end, told_progress, wait_ready
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
+from engine.machine.gpu import visible_gpus
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.machine.root import IS_CHECKOUT, SOURCE_ROOT
 from engine.pooling import MODULES_NAME
+from errors.machine import GpuRequired
 from errors.requests import InvalidInput
+from errors.settings import InvalidSetting
 from runner.api.supervisor import openai_listener
 from runner.cog_server.launch import CogServer
 from runner.settings.ports import LOOPBACK, Listener, check_ports_free
@@ -54,6 +58,8 @@ def check_kind(model: str, kind: str | None) -> None:
 def make_engine(model: str, kind: str | None) -> str:
     """The engine that ``model`` names, or the folder of the one that is made of it."""
     check_kind(model, kind)
+    if kind is not None and KINDS[kind].needs_gpu and not visible_gpus():
+        raise GpuRequired(engine_kind=kind, remedy="leave out --engine")
     file = find_source(model, kind=kind)
     if file is None:
         return model
@@ -72,6 +78,18 @@ def on_loopback(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: LOOPBACK for name in _HOSTS if not environment.get(name)}
 
 
+@contextmanager
+def named_by_option(options: argparse.Namespace, **attributes: str) -> Iterator[None]:
+    """Make E1006 of a variable name the option that was given in its place."""
+    try:
+        yield
+    except InvalidSetting as exc:
+        name = attributes.get(str(exc.facts["name"]))
+        if name is None or getattr(options, name) is None:
+            raise
+        raise InvalidSetting(**{**exc.facts, "name": f"--{name.replace('_', '-')}"}) from exc
+
+
 def all_listeners(settings: Settings, host: str) -> list[Listener]:
     """List where a runner listens; ``host`` is Cog's."""
     cog = Listener(host, settings.cog.port, "Cog's server", "PORT")
@@ -88,7 +106,8 @@ def run(options: argparse.Namespace) -> int:
     extra = dict.fromkeys(_HOSTS, options.host) if options.host else on_loopback(os.environ)
     if options.port is not None:
         extra["PORT"] = options.port
-    settings = load_settings({**os.environ, **extra})
+    with named_by_option(options, PORT="port"):
+        settings = load_settings({**os.environ, **extra})
     check_all_ports_free(settings, options.host or LOOPBACK)
     named = options.model or settings.weights or os.environ.get("ENGINE_DIR") or settings.model_id
     engine = make_engine(str(named or EXAMPLE), options.kind)

@@ -2,13 +2,16 @@
 
 from errors.coded_error import CodedError
 
+_GIVE = "give an engine.tar (path or URL), a folder of an engine or model, or a .gguf file"
+
 
 class EngineNotFound(CodedError):
     code = "E1301"
     summary = "There is no engine at the given path or URL"
-    template = (
-        "{place} {reason}; give an engine.tar (path or URL), a folder of an engine or model, or a .gguf file."
-    )
+    template = "{place} {reason}; {remedy}."
+
+    def __init__(self, *, place: object, reason: str, remedy: str = _GIVE) -> None:
+        super().__init__(place=place, reason=reason, remedy=remedy)
 
 
 class InvalidManifest(CodedError):

@@ -17,8 +17,11 @@ class GpuRequired(CodedError):
     summary = "The engine needs an NVIDIA GPU and there is none"
     template = (
         "A {engine_kind} engine needs an NVIDIA GPU and none is visible here; use a machine with a GPU (for "
-        "a container: --gpus=all), or an engine of kind transformers."
+        "a container: --gpus=all), or {remedy}."
     )
+
+    def __init__(self, *, engine_kind: str, remedy: str = "an engine of kind transformers") -> None:
+        super().__init__(engine_kind=engine_kind, remedy=remedy)
 
 
 class WrongLibraryVersion(CodedError):

@@ -42,7 +42,7 @@ _WAITS_S = (1.0, 2.0, 4.0)
 """Between requests that the Hub refuses for their rate, unless it asks for a longer wait."""
 _LONGEST_WAIT_S = 60.0
 """A longer one is told to the user instead."""
-_CHECK_NETWORK = "check the name and the network, and start it again: what has arrived is kept and continued"
+_CHECK_NETWORK = "check the name and the network, then start it again"
 
 
 class HubFile(BaseModel):
@@ -103,7 +103,8 @@ class Hub:
         except (DownloadCorrupt, NotEnoughSpace):
             raise
         except (CodedError, *_FOREIGN) as exc:
-            raise self._translated(exc, snapshot.model_id, snapshot.commit) from exc
+            kept = ": what has arrived is kept and continued"
+            raise self._translated(exc, snapshot.model_id, snapshot.commit, kept) from exc
         return {name: download.destination for name, download in downloads.items()}
 
     @contextmanager
@@ -212,7 +213,7 @@ class Hub:
         with staged(self._reference(snapshot.model_id, revision)) as path:
             path.write_text(snapshot.commit)
 
-    def _translated(self, exc: Exception, model_id: str, revision: str) -> CodedError:
+    def _translated(self, exc: Exception, model_id: str, revision: str, kept: str = "") -> CodedError:
         """The one place where errors of huggingface_hub, of the network and of the cache become ours."""
         endpoint = redact_url(self.endpoint)
         status: object = exc.response.status_code if isinstance(exc, HfHubHTTPError) else None
@@ -228,7 +229,7 @@ class Hub:
                 "hf_token in a build config)"
             )
             return ModelAccessDenied(endpoint=endpoint, model_id=model_id, status=status, remedy=remedy)
-        remedy = _CHECK_NETWORK
+        remedy = _CHECK_NETWORK + kept
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             reason = "HTTP 429: it gets too many requests from this address or token"
             wait_s = retry_after_s(exc.response.headers) if isinstance(exc, HfHubHTTPError) else 0.0

@@ -133,7 +133,7 @@ class TarReader:
             info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except (tarfile.HeaderError, ValueError) as exc:
             if self.offset_bytes == BLOCK_BYTES:
-                raise self._damaged("it does not begin with a tar header") from exc
+                raise self._damaged("it does not begin as a tar does, so it is no engine.tar") from exc
             at = self.offset_bytes - BLOCK_BYTES
             raise self._damaged(
                 f"the header at byte {at} (after {self._member.name!r}) is bad ({exc})"

@@ -12,8 +12,9 @@ import pytest
 
 from cli.main import main
 from engine.machine.root import SOURCE_ROOT
+from errors.settings import InvalidSetting
 from runner.cog_server.launch import CogServer, environment
-from runner.settings.ports import free_ports
+from runner.settings.ports import Listener, free_ports
 from tests.runner.paced_engine import make_tokenizer
 
 EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "paced" / "config.yaml"
@@ -118,7 +119,8 @@ def test_a_port_that_is_none_is_e1006(
         monkeypatch.setenv("PORT", port)
     assert main(["serve", str(tar), *(["--port=" + port] if way == "option" else [])]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"E1006 InvalidSetting: PORT must be a port, 1 to 65535, but is {port!r}."
+    name = "--port" if way == "option" else "PORT"
+    assert line == f"E1006 InvalidSetting: {name} must be a port, 1 to 65535, but is {port!r}."
 
 
 @pytest.mark.parametrize("command", [["demo"], ["doctor"], ["metrics"]])
@@ -153,11 +155,11 @@ def test_paths_stay_those_of_the_folder_where_the_command_was_typed(monkeypatch:
     ("options", "told"),
     [
         (["--triton", "http://gpu:8000"], "E1006 InvalidSetting: --triton must be HOST:PORT "),
-        (["--port", "0"], "E1006 InvalidSetting: OPENAI_PORT must be a port, 1 to 65535, but is '0'."),
-        (["--port", "many"], "E1006 InvalidSetting: OPENAI_PORT must be a port, 1 to 65535, but is 'many'."),
+        (["--port", "0"], "E1006 InvalidSetting: --port must be a port, 1 to 65535, but is '0'."),
+        (["--port", "many"], "E1006 InvalidSetting: --port must be a port, 1 to 65535, but is 'many'."),
         (["--tokenizer", "engine.tar"], "E1006 InvalidSetting: --tokenizer must be a model's folder, "),
-        ([], "E1006 InvalidSetting: --max-model-len must be given, because the config.json of "),
-        (["--max-model-len", "1"], "E1006 InvalidSetting: MAX_SEQUENCE_LENGTH must be a whole number of "),
+        ([], "E1006 InvalidSetting: --max-model-len is required, because the config.json of "),
+        (["--max-model-len", "1"], "E1006 InvalidSetting: --max-model-len must be a whole number of "),
         (["--max-model-len", "99"], "E2113 ExternalTritonUnavailable: Triton at localhost:1 can't be used ("),
     ],
 )
@@ -211,6 +213,51 @@ def test_an_unknown_scheme_is_shown_as_it_was_typed(
 
 
 @pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            "inspect m.gguf",
+            "E1301 EngineNotFound: m.gguf is no engine; for a model: `cog-triton plan m.gguf`.",
+        ),
+        ("inspect a/b", "E1301 EngineNotFound: a/b is no engine; for a model: `cog-triton plan a/b`."),
+        ("inspect README", "it does not begin as a tar does, so it is no engine.tar; fetch it again"),
+        ("serve README", "it does not begin as a tar does, so it is no engine.tar; fetch it again"),
+        (
+            "plan a/b/c",
+            "a/b/c can't be read: there is no such file, and it is neither a build config (a YAML ",
+        ),
+        ("build folder", "folder can't be read: it is neither a build config (a YAML file or its URL) nor "),
+        ("build e.tar", "e.tar can't be read: it is neither a build config (a YAML file or its URL) nor a "),
+        (
+            "serve a/b:Q4",
+            "E1005 InvalidInput: MODEL must be owner/name or owner/name:FILE.gguf, but is 'a/b:Q",
+        ),
+        (
+            "serve a/b --engine vllm",
+            "E1323 GpuRequired: A vllm engine needs an NVIDIA GPU and none is visible",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_told_what_the_command_takes(
+    command: str, told: str, tar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cli.serve.visible_gpus", tuple)
+    Path("folder").mkdir()
+    Path("m.gguf").write_bytes(b"GGUF")
+    Path("README").write_text(1024 * "Read me.")
+    Path("e.tar").symlink_to(tar)
+    assert main(command.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+    assert ("leave out --engine" in line) == ("--engine" in command)
+
+
+def test_a_host_of_another_machine_is_named() -> None:
+    with pytest.raises(InvalidSetting, match="The host for Cog must be an address of this machine"):
+        Listener("192.0.2.1", 5000, "Cog", "PORT").is_free()
+
+
+@pytest.mark.parametrize(
     ("destination", "code"),
     [
         (".", "E1005"),
@@ -246,7 +293,7 @@ def test_what_is_at_the_destination_stays_until_the_build_has_succeeded(tmp_path
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (None, "E1006 InvalidSetting: team/x.yaml must be a readable YAML file"),
+        (None, "E1006 InvalidSetting: config must be a readable YAML file (No such"),
         ("- 1", "E1006 InvalidSetting: team/x.yaml must be a mapping"),
         ("instantiate: {weigths: a}", "E1006 InvalidSetting: team/x.yaml: instantiate must be made of"),
         ("instantiate: {system_prompt: 5}", "E1006 InvalidSetting: team/x.yaml: instantiate.system_prompt"),
