@@ -16,9 +16,9 @@ from errors.settings import InvalidSetting
 from runner.api.standalone import serve_alone, wait_for_triton
 from runner.api.supervisor import openai_listener
 from runner.observability.logs import log_in
-from runner.settings.external_triton import ExternalTriton, parse_external_triton
 from runner.settings.ports import LOOPBACK, check_ports_free
 from runner.settings.settings import Settings, load_settings
+from runner.settings.triton_address import TritonAddress, parse_external_triton
 
 _PORT, _HIGHEST_PORT = 9000, 65535
 
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     raise KeyboardInterrupt
 
 
-async def _serve(settings: Settings, engine: Engine, place: ExternalTriton) -> None:
+async def _serve(settings: Settings, engine: Engine, place: TritonAddress) -> None:
     with LiveLine() as line:
 
         def show(reason: str) -> None:

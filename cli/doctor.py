@@ -26,7 +26,7 @@ from runner.settings.settings import Settings, load_settings
 from runner.triton_server.install import install_triton
 from runner.triton_server.served_engine import check_servable
 
-_SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
+_SERVING = ("cog", "nvidia-pytriton", "numpy", "tokenizers", "msgspec")
 _ENGINES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.libraries))
 _OURS = re.compile(r" -m (runner\.|builder\.cog_server|cli )|/cog-triton ")
 """A part of the command line of each of our processes that listens at a port."""

@@ -184,6 +184,7 @@ _ROWS = (
     ),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _ROWS}
+CPP_KIND = next(kind.name for kind in _ROWS if kind.has_cpp_backend)
 DEFAULT_KIND = "transformers"
 """Of a build config and of a directory that name none."""
 

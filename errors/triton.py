@@ -27,7 +27,7 @@ class TritonTokenizerError(CodedError):
 class TritonMalformedJSON(CodedError):
     code = "E2103"
     summary = "Triton returned malformed JSON"
-    template = "Triton returned malformed JSON: {data!r}"
+    template = "Triton returned malformed JSON or protobuf: {data!r}"
 
 
 class TritonMalformedEvent(CodedError):

@@ -159,7 +159,7 @@ class Service:
         )
         on_failure = self.stack.failure_log().add
         server = APIServers(
-            settings, self.stack.engine_socket, self.stack.triton_url, log=self._log, on_failure=on_failure
+            settings, self.stack.engine_socket, self.stack.cpp_backend, log=self._log, on_failure=on_failure
         )
         server.begin()
         self._exits.push_async_callback(server.stop)

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from engine.directory import load
-from engine.kinds import LORA_FOLDER, supports
+from engine.kinds import CPP_KIND, LORA_FOLDER, supports
 from errors.coded_error import CodedError
 from errors.wire import ExitReason
 from runner.api.application import API
@@ -29,14 +29,11 @@ from runner.generation.request import GenerationRequest
 from runner.observability.logs import JSON, set_up_logging
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.tracing import open_tracing
-from runner.settings.external_triton import ExternalTriton
 from runner.supervision.flight_recorder import RequestShapes
 from runner.supervision.tuning import freeze_loaded_objects
-from runner.triton_server.tensors import CPP_KIND
 
 if TYPE_CHECKING:
-    from runner.triton_server.client import TritonClient
-    from runner.triton_server.external import ExternalTritonClient
+    from runner.triton_server.nvidia_client import NvidiaClient
 
 _SWITCH_S = 0.001
 """How long a thread that reads a large body keeps Python's lock while the event loop waits for it."""
@@ -60,7 +57,7 @@ async def serve(start: Start) -> None:
     engine = load(settings.engine_dir)
     model = load_model_facts(engine, settings)
     model.chat.check()
-    kind = CPP_KIND if isinstance(start.triton, ExternalTriton) else engine.manifest.engine_kind
+    kind = CPP_KIND if start.triton is not None else engine.manifest.engine_kind
     names = settings.openai_models or (engine.manifest.model_id or kind,)
     has_adapters = supports(kind, "lora_name")
     adapters = sorted(path.name for path in (engine.path / LORA_FOLDER).glob("*")) if has_adapters else ()
@@ -104,17 +101,13 @@ async def serve(start: Start) -> None:
         await server.serve(sockets=[socket.socket(fileno=each) for each in start.socket_fds])
 
 
-def _client(start: Start, kind: str) -> ExternalTritonClient | TritonClient | EngineClient:
+def _client(start: Start, kind: str) -> NvidiaClient | EngineClient:
     timeout_s = start.settings.triton_timeout_s
-    if isinstance(start.triton, ExternalTriton):
-        # NOTE: imported where they are needed: gRPC's messages and aiohttp take their time.
-        from runner.triton_server.external import ExternalTritonClient
+    if start.triton is not None:
+        from runner.triton_server.nvidia_client import NvidiaClient  # gRPC's messages take time to import.
 
-        return ExternalTritonClient(start.triton, timeout_s)
-    if start.engine_socket is None:
-        from runner.triton_server.client import TritonClient
-
-        return TritonClient(start.triton, timeout_s)
+        return NvidiaClient(start.triton, timeout_s)
+    assert start.engine_socket is not None, "there is a Triton or an engine server"
     return EngineClient(start.engine_socket, timeout_s, kind)
 
 

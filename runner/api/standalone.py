@@ -11,27 +11,27 @@ from errors.api import OpenAIServerFailed
 from errors.external_triton import ExternalTritonUnavailable
 from runner.api.supervisor import APIServers
 from runner.observability.meter import clear_folder
-from runner.settings.external_triton import ExternalTriton
 from runner.settings.paths import make_runtime_dir, metrics_dir, openai_shapes_paths
 from runner.settings.settings import Settings
+from runner.settings.triton_address import TritonAddress
 from runner.supervision.child import Log
 from runner.supervision.failures import FailureLog
 from runner.supervision.flight_recorder import FlightRecorder, read_shapes
-from runner.triton_server.external import ExternalTritonClient
-from runner.triton_server.external_model import ExternalModel
+from runner.triton_server.nvidia_client import NvidiaClient
+from runner.triton_server.nvidia_model import NvidiaModel
 
 _POLL_S = 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def wait_for_triton(
-    place: ExternalTriton, timeout_s: float, on_wait: Callable[[str], None]
-) -> ExternalModel:
+    place: TritonAddress, timeout_s: float, on_wait: Callable[[str], None]
+) -> NvidiaModel:
     """The model of a Triton that may still be starting. ``on_wait`` gets the reason of each wait.
 
     Raises E2113 after the time, and at once what waiting can't mend: E1006, E1108 and E1113.
     """
-    client = ExternalTritonClient(place, timeout_s)
+    client = NvidiaClient(place, timeout_s)
     deadline_s = time.monotonic() + timeout_s
     try:
         while True:
@@ -47,7 +47,7 @@ async def wait_for_triton(
 
 
 async def serve_alone(
-    settings: Settings, engine: Engine, place: ExternalTriton, log: Log, on_ready: Callable[[], None]
+    settings: Settings, engine: Engine, place: TritonAddress, log: Log, on_ready: Callable[[], None]
 ) -> None:
     """Serve until a signal; requests in progress have STOP_GRACE_PERIOD to end. Raises a CodedError.
 

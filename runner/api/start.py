@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from runner.settings.external_triton import ExternalTriton
 from runner.settings.settings import Settings
+from runner.settings.triton_address import TritonAddress
 
 
 class Start(BaseModel):
@@ -28,7 +28,7 @@ class Start(BaseModel):
     """See ``runner.api.limits.shared_counts``."""
     shapes_path: Path
     """See ``runner.supervision.flight_recorder``."""
-    triton: str | ExternalTriton
-    """The URL of the runner's own Triton, or an external one, which is asked in place of an engine server."""
+    triton: TritonAddress | None
+    """A Triton with NVIDIA's backend, ours or an external one; None with an engine server."""
     engine_socket: Path | None
-    """The engine server's Unix socket; None if NVIDIA's C++ backend fills the slot."""
+    """The engine server's Unix socket; None with a Triton."""

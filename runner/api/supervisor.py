@@ -26,10 +26,10 @@ from runner.api.limits import clear_count, shared_counts
 from runner.api.start import Start
 from runner.observability.logs import JSON, log_refusal
 from runner.observability.meter import Meter
-from runner.settings.external_triton import ExternalTriton
 from runner.settings.paths import metrics_dir, openai_shapes_paths
 from runner.settings.ports import LOOPBACK, Listener, check_ports_free, local_url
 from runner.settings.settings import Settings
+from runner.settings.triton_address import TritonAddress
 from runner.supervision.child import Child, Log, cancelled, with_parent
 from runner.supervision.client_sockets import set_options
 from runner.supervision.failures import ProcessFailure
@@ -54,14 +54,14 @@ class APIServers:
         self,
         settings: Settings,
         engine_socket: Path | None,
-        triton: str | ExternalTriton,
+        triton: TritonAddress | None,
         *,
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
     ) -> None:
         """``settings``: of the engine's folder, wherever it came from. ``engine_socket``: None behind C++.
 
-        ``triton``: the URL of the runner's own, or an external one, which is asked in place of both.
+        ``triton``: a Triton with NVIDIA's backend, which is asked in place of an engine server.
         """
         self._settings = settings
         count = settings.openai_processes
@@ -141,7 +141,7 @@ class APIServer(SupervisedProcess):
         number: int,
         texts: int,
         engine_socket: Path | None,
-        triton: str | ExternalTriton,
+        triton: TritonAddress | None,
         *,
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],

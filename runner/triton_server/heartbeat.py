@@ -26,7 +26,7 @@ class Heartbeat:
         before, self._executions = self._executions, await self._count_executions()
         if self._executions not in (None, before):
             return True
-        return await slot_status(self._url) is not None
+        return await ask(f"{self._url}{SLOT_PATH}/generate", _PROBE) is not None
 
     async def _count_executions(self) -> int | None:
         """Of the slot, without a request to it; None without an answer."""
@@ -34,13 +34,7 @@ class Heartbeat:
         if answer is None:
             return None
         try:
-            (slot, *_) = statistics_of(answer[1].decode(errors="replace"), SLOT)
+            (slot, *_) = statistics_of(answer.content.decode(errors="replace"), SLOT)
         except CodedError:
             return None
         return int(slot["execution_count"])
-
-
-async def slot_status(url: str) -> int | None:
-    """The status of a request that the slot of the Triton at ``url`` answers; None without an answer."""
-    answer = await ask(f"{url}{SLOT_PATH}/generate", _PROBE)
-    return None if answer is None else answer[0]

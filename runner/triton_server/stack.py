@@ -29,8 +29,9 @@ from runner.settings.paths import (
     metrics_dir,
     openai_shapes_paths,
 )
-from runner.settings.ports import TritonPorts
+from runner.settings.ports import LOOPBACK, TritonPorts
 from runner.settings.settings import Settings
+from runner.settings.triton_address import TritonAddress
 from runner.supervision.child import Log
 from runner.supervision.failures import FailureLog
 from runner.supervision.flight_recorder import FlightRecorder, RequestShapes, read_shapes
@@ -38,6 +39,7 @@ from runner.supervision.supervised import SupervisedProcess
 from runner.triton_server.command import TritonCommand
 from runner.triton_server.front.supervisor import TritonFront
 from runner.triton_server.install import cpp_backend_dir, install_triton
+from runner.triton_server.model_names import SLOT
 from runner.triton_server.model_repository import Rendered, render
 from runner.triton_server.supervisor import TritonServer
 
@@ -53,7 +55,7 @@ class EngineStack:
 
     triton: TritonServer
     triton_url: str
-    """Of Triton itself, for this runner's processes: clients use the front."""
+    """Of Triton itself: clients use the front."""
     requests: RequestGuard
 
     def __init__(
@@ -71,6 +73,8 @@ class EngineStack:
         self.processes: list[SupervisedProcess] = []
         self.engine: EngineServer | None = None
         """None with NVIDIA's C++ backend."""
+        self.cpp_backend: TritonAddress | None = None
+        """Where Triton serves NVIDIA's C++ backend; None with an engine server."""
 
     @property
     def has_begun(self) -> bool:
@@ -129,13 +133,14 @@ class EngineStack:
         self._start(front)  # Before Triton, so that it ends after it.
         self._start(self.triton)
         if rendered.is_cpp:
-            await self._connect_to_triton()
+            await self._connect_to_triton(ports)
 
-    async def _connect_to_triton(self) -> None:
+    async def _connect_to_triton(self, ports: TritonPorts) -> None:
         """NOTE: the client is opened last, so that it is closed first: Triton waits for its clients to go."""
-        from runner.triton_server.client import TritonClient  # aiohttp takes 0.1 s to import.
+        from runner.triton_server.nvidia_client import NvidiaClient  # gRPC's messages take time to import.
 
-        client = TritonClient(self.triton_url, self._settings.triton_timeout_s)
+        self.cpp_backend = TritonAddress(host=LOOPBACK, port=ports.grpc, model=SLOT, is_external=False)
+        client = NvidiaClient(self.cpp_backend, self._settings.triton_timeout_s)
         self.requests = RequestGuard(await self._exits.enter_async_context(client), self._shapes)
 
     async def _start_engine_server(self, engine: Engine, rendered: Rendered) -> EngineClient:

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-import aiohttp
 from hpack import Encoder
 
+from errors.triton import TritonUnavailable
 from runner.settings.api_keys import APIKeys
 from runner.settings.ports import TritonPorts
+from runner.supervision.health import HTTPAnswer
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc.server import GRPCConnection, GRPCServer
 from runner.triton_server.front.http.connection import HTTPConnection
@@ -97,10 +98,11 @@ class UnreachableTriton(TritonHTTP):
     def __init__(self) -> None:
         self._ports = TritonPorts(http=1, grpc=2, metrics=3)
         self._turns = asyncio.Semaphore(1)
-        self._session = self  # type: ignore[assignment]
+        self._reading = asyncio.Lock()
+        self._next_metrics = None
 
-    def request(self, *arguments: object, **options: object) -> Any:
-        raise aiohttp.ClientConnectionError("it is a stand-in")
+    async def _ask(self, method: str, url: str, body: bytes = b"") -> HTTPAnswer:
+        raise TritonUnavailable(reason="it is a stand-in")
 
 
 @lru_cache

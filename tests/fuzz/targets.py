@@ -38,7 +38,7 @@ TARGETS = {
     "messages": Place("prompts", ("runner",)),
     "stop_list": Place("prompts", ("runner",), 1000),
     "chat_template": Place("chat_templates", ("runner", "jinja2"), 150),
-    "triton_stream": Place("triton", ("runner",), 150),
+    "triton_answers": Place("triton", ("runner",)),
     "engine_answers": Place("engine_socket", ("runner",), 150),
     "engine_requests": Place("engine_socket", ("runner",)),
     "request_body": Place("bodies", ("runner",), 150),

@@ -9,27 +9,14 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from runner.triton_server.client import TritonClient
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-TIMEOUT_S = 0.5
-"""How long its clients wait in silence."""
-
-
-@asynccontextmanager
-async def served(handler: Handler) -> AsyncIterator[TritonClient]:
-    """A client of such a server."""
-    async with serving(handler) as url, TritonClient(url, TIMEOUT_S) as client:
-        yield client
 
 
 @asynccontextmanager
 async def serving(handler: Handler) -> AsyncIterator[str]:
-    """The URL of a server that answers every ``generate``, ``generate_stream`` and ``/metrics`` so."""
+    """The URL of a server that answers every ``generate`` and ``/metrics`` so."""
     app = web.Application()
     app.router.add_get("/metrics", handler)
-    app.router.add_post("/v2/models/tensorrt_llm/generate_stream", handler)
     app.router.add_post("/v2/models/tensorrt_llm/generate", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()

@@ -24,6 +24,7 @@ _INPUTS = {
     "end_id": ("TYPE_INT32", 1),
     "pad_id": ("TYPE_INT32", 1),
     "temperature": ("TYPE_FP32", 1),
+    "runtime_top_k": ("TYPE_INT32", 1),
     "random_seed": ("TYPE_UINT64", 1),
     "exclude_input_in_output": ("TYPE_BOOL", 1),
     "streaming": ("TYPE_BOOL", 1),
@@ -53,9 +54,9 @@ def config(record: Path, name: str = MODEL, *, is_decoupled: bool = True, **type
 class NvidiaTriton:
     """Add models; then ``start`` and ``kill``, as often as needed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, repository: Path | None = None) -> None:
         self.folder = folder
-        self.repository = folder / "models"
+        self.repository = repository or folder / "models"
         self.http_port, self.port, self.metrics_port = free_ports(3)
         self._install = install_triton(folder, None)
         self._process: subprocess.Popen[bytes] | None = None

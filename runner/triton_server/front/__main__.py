@@ -60,7 +60,6 @@ async def serve(start: Start) -> None:
             return inferences.is_connected and (engine is None or engine.is_ready)
 
         triton_http = TritonHTTP(start.triton)
-        exits.push_async_callback(triton_http.close)
         http = HTTPServer(inferences, triton_http, keys, is_engine_ready, is_managed=is_managed)
         grpc = GRPCServer(
             inferences,

@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
-
-import aiohttp
 
 from errors.triton import TritonUnavailable
 from runner.settings.ports import TritonPorts
+from runner.supervision.health import HTTPAnswer, request
 from runner.triton_server.statistics import statistics_of
 
-_TIMEOUT = aiohttp.ClientTimeout(30.0)
+_TIMEOUT_S = 30.0
 _MAX_AT_ONCE = 16
 """Requests that Triton answers at once."""
 
 
-@dataclass(frozen=True)
-class HTTPAnswer:
-    status: int
-    content: bytes
-    content_type: bytes
-
-
 class TritonHTTP:
-    """Call ``close`` in the end."""
-
     def __init__(self, ports: TritonPorts) -> None:
         self._ports = ports
-        self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
         self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
         self._reading = asyncio.Lock()
         self._next_metrics: asyncio.Task[HTTPAnswer] | None = None
 
-    async def close(self) -> None:
-        await self._session.close()
-
     async def ask(self, method: str, path: str, body: bytes = b"") -> HTTPAnswer:
-        """Raises TritonUnavailable."""
+        """Return Triton's answer. Raises TritonUnavailable."""
         return await self._ask(method, self._ports.http_url + path, body)
 
     async def metrics(self) -> HTTPAnswer:
@@ -60,9 +45,6 @@ class TritonHTTP:
     async def _ask(self, method: str, url: str, body: bytes = b"") -> HTTPAnswer:
         async with self._turns:
             try:
-                async with self._session.request(method, url, data=body or None) as response:
-                    content = await response.read()
-            except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as exc:
+                return await asyncio.wait_for(request(method, url, body), _TIMEOUT_S)
+            except (OSError, ValueError, asyncio.TimeoutError) as exc:
                 raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
-        content_type = response.headers.get("content-type", "application/json").encode()
-        return HTTPAnswer(response.status, content, content_type)

@@ -13,75 +13,11 @@ from errors.coded_error import CodedError
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Failed, Finished, Submit, Tokens
 from runner.engines.protocol.wire import frame
-from runner.triton_server.client import TritonClient
-from runner.triton_server.tensors import TensorEvent
 from tests.fuzz.engine_socket import GOOD, READY, UNSTARTABLE
 from tests.fuzz.engine_socket import server as engine_server
 from tests.runner.engines.engine_server import EngineServerClient
-from tests.runner.misbehaving_server import served, stream
 
 DEEP = b"[" * 100_000
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b'data: {"output_ids":[-1]}\n\n',
-        b'data: {"output_ids":4294967296}\n\n',
-        b'data: {"output_ids":' + DEEP + b"\n\n",
-        b'data: {"error":"' + DEEP + b'"}\n\n',
-        b'data: {"error":"Prompt length (' + b"9" * 5000 + b') exceeds maximum input length (8)"}\n\n',
-    ],
-    ids=["a negative token", "a large token", "nested", "a nested error", "a long number"],
-)
-def test_such_an_event_of_triton_is_a_coded_error(data: bytes) -> None:
-    async def ask() -> None:
-        async with served(stream(data)) as client:
-            await _read_all(client)
-
-    with pytest.raises(CodedError, match=r"E2100|E2103|E2104"):
-        asyncio.run(ask())
-
-
-def test_log_probabilities_of_other_tokens_are_e2104() -> None:
-    with pytest.raises(CodedError, match="E2104"):
-        TensorEvent(5, None, -1.0, top_log_prob_ids=[1, 2], top_log_probs=[-1.0]).log_probs(2)
-
-
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-7\r\n\r\n\r\n", "E2105"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1_0\r\n", "E2105"),
-        # A chunk is read as it arrives: nothing is allocated for its length, and then there is silence.
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n", "E2101"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", "E2105"),
-        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "E2105"),
-    ],
-    ids=[
-        "a length below 0",
-        "an underscore",
-        "a length of a terabyte",
-        "a long number",
-        "a head without end",
-    ],
-)
-def test_an_answer_of_triton_that_is_not_http_is_a_coded_error(answer: bytes, code: str) -> None:
-    from tests.fuzz.triton import with_server
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer)
-        await reader.read()
-        writer.close()
-
-    timeout_s = 0.2 if code == "E2101" else 60.0
-
-    async def ask(url: str) -> None:
-        async with TritonClient(url, timeout_s) as client:
-            with pytest.raises(CodedError, match=code):
-                await _read_all(client)
-
-    asyncio.run(asyncio.wait_for(with_server(serve, ask), 300))
 
 
 @pytest.mark.parametrize(
@@ -141,6 +77,6 @@ def test_an_engine_that_can_not_start_a_request_fails_it_alone() -> None:
     server.check()
 
 
-async def _read_all(client: EngineClient | TritonClient) -> None:
+async def _read_all(client: EngineClient) -> None:
     async for _ in client.generate(GOOD):
         pass

@@ -5,32 +5,31 @@ The backend itself is a file that is no backend: Triton's complaint about it is 
 
 from __future__ import annotations
 
-import asyncio
 import ctypes.util
 import os
 import re
+import signal
 from pathlib import Path
 
+import httpx
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from engine.directory import load
+from engine.directory import Engine, load
 from errors.settings import MissingRequirement
 from errors.triton import TritonStartFailed
 from runner.engines.protocol.messages import Sampling
-from runner.generation.generation import Generation
-from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest
-from runner.settings.settings import load_settings
+from runner.settings.ports import free_ports
 from runner.triton_server.install import CPP_LIBRARY
-from runner.triton_server.model_repository import render
+from runner.triton_server.model_repository import Rendered, render
 from tests.runner.engines.tensorrt_llm.test_slot import pytestmark, server_config
-from tests.runner.misbehaving_server import served, stream
 from tests.runner.paced_engine import PacedModel
-from tests.runner.servers import TritonUnderTest, free_ports, triton_pids, wait_until
+from tests.runner.servers import HOST, TritonUnderTest, triton_pids, wait_until
 from tests.runner.tensorrt_llm_engine import make_compiled_model
 from tests.standins.gpus import make_gpus
+from tests.standins.nvidia_triton import NvidiaTriton
 
 __all__ = ["pytestmark"]
 
@@ -123,23 +122,44 @@ def test_an_engine_of_another_kind_keeps_the_slot(paced: PacedModel, backends: P
         server.close()
 
 
-@pytest.mark.parametrize(("max_tokens", "reason"), [(2, "length"), (9, "end")])
-def test_a_stream_that_tells_no_reason_ends_with_the_stream(
-    compiled: PacedModel, max_tokens: int, reason: str
+def test_both_apis_ask_our_own_triton_and_go_on_after_it_was_killed(
+    paced: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As NVIDIA's backend answers: the last response says nothing of its end."""
-    event = b'data: {"model_name":"tensorrt_llm","output_ids":%d,"sequence_length":1}\n\n'
-    facts = load_model_facts(load(compiled.directory), load_settings({"HOME": "/nowhere"}))
-    request = GenerationRequest("hi", max_tokens, 0, (), Sampling(temperature=0))
+    """NVIDIA's backend is stood in for by a Python model."""
 
-    async def read() -> Generation:
-        async with served(stream(event % 70, event % 71)) as client:
-            generation = Generation(request, facts, client)
-            assert "".join([text async for text in generation.text()]) == facts.tokenizer.decode([70, 71])
-            return generation
+    def render_nvidia(engine: Engine, target: Path, **options: object) -> Rendered:
+        NvidiaTriton(tmp_path, repository=target).add_model()
+        return Rendered(is_cpp=True, options={}, start_timeout_s=60.0, hang_timeout_s=60.0)
 
-    generation = asyncio.run(read())
-    assert (generation.finish_reason, generation.output_token_count) == (reason, 2)
+    monkeypatch.setattr("runner.triton_server.stack.render", render_nvidia)
+    (openai_port,) = free_ports(1)
+    server = TritonUnderTest(paced, tmp_path, OPENAI_PORT=str(openai_port))
+    prompt = "What is machine learning?"
+    expected = paced.expected_text(prompt, 12)
+
+    def ask_cog() -> str:
+        request = GenerationRequest(prompt, 12, 0, (), Sampling(temperature=0.002))
+
+        async def read() -> str:
+            return "".join([text async for text in server.service.generate(request).text()])
+
+        return server.run(read())
+
+    def ask_api() -> str:
+        body = {"prompt": prompt, "max_tokens": 12, "temperature": 0.002}
+        answer = httpx.post(f"http://{HOST}:{openai_port}/v1/completions", json=body, timeout=600)
+        return str(answer.json()["choices"][0]["text"]) if answer.status_code == 200 else ""
+
+    try:
+        assert server.service.stack.engine is None
+        assert (ask_cog(), ask_api()) == (expected, expected)
+        pid = server.service.stack.triton.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert wait_until(ask_api) == expected
+        assert ask_cog() == expected
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.needs_mpirun)])

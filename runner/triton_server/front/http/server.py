@@ -11,6 +11,7 @@ import msgspec
 from errors.api import InvalidAPIKey
 from errors.triton_front import ClosedEndpoint, InvalidInference
 from runner.settings.api_keys import APIKeys
+from runner.supervision.health import HTTPAnswer
 from runner.supervision.http_rules import ALLOWED_METHODS
 from runner.supervision.json_bounds import JSONBounds
 from runner.triton_server.front.answers import error_body
@@ -20,7 +21,7 @@ from runner.triton_server.front.http.requests import Request
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.json_requests import generate_request, infer_request
 from runner.triton_server.front.start import HEALTH_PATH
-from runner.triton_server.front.triton_http import HTTPAnswer, TritonHTTP
+from runner.triton_server.front.triton_http import TritonHTTP
 
 _NAME = r"([A-Za-z0-9_\-][A-Za-z0-9_.\-]{0,199})"
 _MODEL = rf"/v2/models/{_NAME}(?:/versions/([0-9]{{1,9}}))?"

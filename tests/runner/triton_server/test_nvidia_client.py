@@ -1,4 +1,4 @@
-"""The client of a Triton that somebody else runs: ours, and one with a stand-in of NVIDIA's backend."""
+"""The client of NVIDIA's backend, against our Triton and one with a stand-in of that backend."""
 
 from __future__ import annotations
 
@@ -9,26 +9,36 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
 from engine.machine.root import SOURCE_ROOT
 from errors.coded_error import CodedError
+from errors.engines import EngineCrashed
 from errors.external_triton import ExternalTritonUnavailable
-from errors.requests import PromptTooLong, UnsupportedArgument
+from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from errors.settings import InvalidSetting
-from errors.triton import TritonTimeout
+from errors.triton import (
+    TritonMalformedEvent,
+    TritonMalformedJSON,
+    TritonTimeout,
+    TritonTokenizerError,
+    TritonUnavailable,
+    TritonUnknownError,
+)
 from errors.triton_front import UnknownTritonModel
 from runner.api.standalone import wait_for_triton
 from runner.engines.protocol.messages import Output, Sampling, Submit
-from runner.settings.external_triton import ExternalTriton
 from runner.settings.ports import free_ports
-from runner.triton_server.external import ExternalTritonClient
+from runner.settings.triton_address import TritonAddress
+from runner.triton_server.nvidia_client import NvidiaClient, _read
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import HOST, TritonUnderTest, wait_until
 from tests.standins.nvidia_triton import MODEL, NvidiaTriton
@@ -44,8 +54,8 @@ SLOW = Sampling(temperature=30)
 def nvidia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaTriton]:
     """With the types of an earlier version of the backend."""
     triton = NvidiaTriton(tmp_path_factory.mktemp("nvidia"))
-    triton.add_model(request_output_len="TYPE_UINT32", input_lengths=None, pad_id=None)
-    triton.add_model("whole", is_decoupled=False)
+    triton.add_model(request_output_len="TYPE_UINT32", input_lengths=None, pad_id=None, runtime_top_k=None)
+    triton.add_model("whole", is_decoupled=False, runtime_top_k=None)
     triton.start()
     wait_until(triton.is_ready)
     yield triton
@@ -53,16 +63,14 @@ def nvidia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaTriton]:
 
 
 @asynccontextmanager
-async def connected(
-    port: int, model: str = MODEL, timeout_s: float = 60
-) -> AsyncIterator[ExternalTritonClient]:
-    async with ExternalTritonClient(ExternalTriton(host=HOST, port=port, model=model), timeout_s) as client:
+async def connected(port: int, model: str = MODEL, timeout_s: float = 60) -> AsyncIterator[NvidiaClient]:
+    async with NvidiaClient(TritonAddress(host=HOST, port=port, model=model), timeout_s) as client:
         while not await client.is_answering():  # noqa: ASYNC110 - asked from time to time
             await asyncio.sleep(0.01)
         yield client
 
 
-async def read(client: ExternalTritonClient, submit: Submit) -> Output:
+async def read(client: NvidiaClient, submit: Submit) -> Output:
     """All of one request as one output."""
     whole = Output()
     async for output in client.generate(submit):
@@ -76,7 +84,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def error_of(work: Coroutine[Any, Any, Any]) -> CodedError:
+async def error_of(work: Awaitable[Any]) -> CodedError:
     with pytest.raises(CodedError) as raised:
         await work
     return raised.value
@@ -135,6 +143,70 @@ def test_a_client_that_leaves_frees_the_sequence_before_and_after_its_first_toke
     asyncio.run(work())
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("E1103 InvalidTensor: top_k must be at least 0, but is -1.", InvalidTensor),
+        ("in ensemble 'ensemble', E2107 EngineCrashed: The paced engine process ended (x).", EngineCrashed),
+        ("Prompt length (600) exceeds maximum input length (512)", PromptTooLong),
+        ("Prompt length (" + "9" * 5000 + ") exceeds maximum input length (8)", TritonUnknownError),
+        ("the first token of the stop sequence IDs was not '!', which suggests ...", TritonTokenizerError),
+        ("unexpected shape for input 'input_ids'", TritonUnknownError),
+        ("unexpected inference input 'guided_decoding_guide' for model 'tensorrt_llm'", UnsupportedArgument),
+        ("[" * 100_000, TritonUnknownError),
+    ],
+)
+def test_an_error_that_triton_tells_keeps_its_code_and_its_text(text: str, kind: type[CodedError]) -> None:
+    with pytest.raises(CodedError) as raised:
+        _read(pb.ModelStreamInferResponse(error_message=text).SerializeToString())
+    assert type(raised.value) is kind
+    if kind is not PromptTooLong:
+        assert text.partition(": ")[2] in raised.value.sentence
+    elif "excess_tokens" in raised.value.facts:
+        assert raised.value.facts["excess_tokens"] == 88
+
+
+def test_an_answer_that_is_malformed_is_a_coded_error_that_quotes_little_of_it() -> None:
+    odd = pb.ModelStreamInferResponse()
+    odd.infer_response.outputs.add(name="output_ids", datatype="INT32", shape=[1])
+    odd.infer_response.raw_output_contents.append(b"123")
+    for message, kind in (
+        (b"\xff" * 100_000, TritonMalformedJSON),
+        (odd.SerializeToString(), TritonMalformedEvent),
+        (b"", TritonMalformedEvent),
+    ):
+        with pytest.raises(kind) as raised:
+            _read(message)
+        assert len(str(raised.value)) < 1000
+    odd.infer_response.raw_output_contents[0] = np.array([5, -1], np.int32).tobytes()
+    assert _read(odd.SerializeToString()).tokens == [5]
+
+
+def test_our_own_triton_is_unavailable_with_e2105_and_a_triton_makes_no_embeddings() -> None:
+    (port,) = free_ports(1)
+    address = TritonAddress(host=HOST, port=port, model=MODEL, is_external=False)
+
+    async def work() -> None:
+        async with NvidiaClient(address, 60) as client:
+            assert not await client.is_answering()
+            assert isinstance(await error_of(read(client, Submit(0, IDS, 5))), TritonUnavailable)
+            assert (await error_of(read(client, Submit(0, IDS, 0, embeds=True)))).code == "E1011"
+
+    asyncio.run(work())
+
+
+def test_a_client_that_ends_all_ends_what_waits(nvidia: NvidiaTriton) -> None:
+    async def work() -> None:
+        async with connected(nvidia.port) as client:
+            waiting = asyncio.ensure_future(read(client, Submit(0, IDS, 5, sampling=SLOW)))
+            await until(lambda: nvidia.counts()[0] == 1)
+            client.end_all()
+            assert isinstance(await error_of(waiting), ExternalTritonUnavailable)
+            await until(lambda: nvidia.counts()[0] == 0)
+
+    asyncio.run(work())
+
+
 def test_a_triton_that_is_silent_is_e2101_and_its_sequence_is_freed(nvidia: NvidiaTriton) -> None:
     async def work() -> None:
         async with connected(nvidia.port, timeout_s=0.3) as client:
@@ -147,7 +219,7 @@ def test_a_triton_that_is_silent_is_e2101_and_its_sequence_is_freed(nvidia: Nvid
 
 def find(port: int, model: str = MODEL, host: str = HOST, timeout_s: float = 0.0) -> CodedError:
     """What the start ends with."""
-    place = ExternalTriton(host=host, port=port, model=model)
+    place = TritonAddress(host=host, port=port, model=model)
     return asyncio.run(error_of(wait_for_triton(place, timeout_s, lambda reason: None)))
 
 
@@ -166,7 +238,7 @@ def test_what_waiting_can_not_mend_is_told_at_once(nvidia: NvidiaTriton, triton:
 
 
 def test_a_port_that_is_no_tritons_is_told_by_what_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.triton_server.external._ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("runner.triton_server.nvidia_client._ANSWER_TIMEOUT_S", 0.3)
     (port,) = free_ports(1)
     error = find(port)
     assert isinstance(error, ExternalTritonUnavailable)
@@ -203,7 +275,7 @@ async def _find_at(words: bytes) -> CodedError:
         writer.close()
 
     async with await asyncio.start_server(speak, HOST, 0) as server:
-        place = ExternalTriton(host=HOST, port=server.sockets[0].getsockname()[1], model=MODEL)
+        place = TritonAddress(host=HOST, port=server.sockets[0].getsockname()[1], model=MODEL)
         return await error_of(wait_for_triton(place, 0, lambda reason: None))
 
 

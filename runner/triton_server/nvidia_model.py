@@ -1,4 +1,4 @@
-"""The model that an external Triton serves behind NVIDIA's tensor contract: its requests and its answers.
+"""A model of Triton with NVIDIA's tensor contract: its requests and its answers.
 
 Versions of NVIDIA's backend differ in the types of inputs and in which ones there are, so both are read from
 the model's configuration.
@@ -11,35 +11,49 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
 
+from engine.kinds import CPP_KIND, argument_remedy
 from errors.external_triton import UnfitTritonModel
 from errors.requests import UnsupportedArgument
 from errors.triton import TritonMalformedEvent
-from runner.engines.protocol.messages import FinishReason, Output, Submit
+from runner.engines.protocol.checks import NO_CHAT_FORM
+from runner.engines.protocol.messages import GUIDE_TYPES, FinishReason, Output, Sampling, Submit
 from runner.triton_server.direct import IS_FINAL
 from runner.triton_server.front.answers import values_of
 from runner.triton_server.front.inference import WANTS_FINAL
 from runner.triton_server.front.json_requests import add_input
 from runner.triton_server.front.models import INTEGERS, Model, model_of
-from runner.triton_server.tensors import CPP_KIND, tensors_of
 
 _REQUIRED_INPUTS = ("input_ids", "request_output_len")
 _OUTPUT = "output_ids"
 _NOT_ASKED_FOR = ("input_lengths", "end_id", "pad_id", "streaming", "exclude_input_in_output")
 """No client names these: they are left out for a model that does not have them."""
 _LATER_NAMES = {"random_seed": "seed", "min_length": "min_tokens"}
+_DEFAULTS = Sampling()
+_SAMPLING_TENSORS = {
+    "temperature": "temperature",
+    "top_k": "runtime_top_k",
+    "top_p": "runtime_top_p",
+    "length_penalty": "len_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "seed": "random_seed",
+    "min_p": "min_p",
+}
+"""By the field of ``Sampling``."""
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "cancelled": "cancelled"}
 """By the slot's ``finish_reason``, which NVIDIA's backend does not have; others are the end of the text."""
 
 
 @dataclass(frozen=True)
-class ExternalModel:
+class NvidiaModel:
     model: Model
     is_decoupled: bool
     """Whether it can stream. Otherwise the whole text is one response."""
 
     @classmethod
-    def read(cls, config: Any, address: str) -> ExternalModel:
-        """Of a ``ModelConfig``. Raises UnfitTritonModel (E1113)."""
+    def read(cls, config: Any, address: str) -> NvidiaModel:
+        """Read a ``ModelConfig``. Raises UnfitTritonModel (E1113)."""
         model = model_of(config)
         is_decoupled = config.model_transaction_policy.decoupled
         if problem := _problem(model, [each.name for each in config.output], is_decoupled=is_decoupled):
@@ -48,8 +62,8 @@ class ExternalModel:
         return cls(model, is_decoupled)
 
     def request(self, submit: Submit) -> bytes:
-        """A ``ModelInferRequest``. Raises E1104 for what the model has no input for, E1103."""
-        tensors = {name: value for name, value in tensors_of(submit).items() if value is not None}
+        """Return a ``ModelInferRequest``. Raises E1104 for what the model has no input for, E1103."""
+        tensors = {name: value for name, value in _tensors_of(submit).items() if value is not None}
         request = pb.ModelInferRequest(model_name=self.model.name, id=tensors.pop("id", ""))
         request.parameters[WANTS_FINAL].bool_param = True
         if not self.is_decoupled:
@@ -66,7 +80,7 @@ class ExternalModel:
 
 
 def output_of(response: Any) -> Output:
-    """The new tokens in a ``ModelInferResponse``. Raises TritonMalformedEvent (E2104)."""
+    """Return the new tokens in a ``ModelInferResponse``. Raises TritonMalformedEvent (E2104)."""
     if len(response.outputs) != len(response.raw_output_contents):
         raise TritonMalformedEvent(event=f"{len(response.outputs)} outputs without raw_output_contents")
     tensors = {
@@ -87,8 +101,56 @@ def output_of(response: Any) -> Output:
     return output
 
 
+def _tensors_of(submit: Submit) -> dict[str, Any]:
+    """Return the tensors by NVIDIA's names, without those that have their default.
+
+    Raises E1104 for what has no tensor, and for a guide that only our own engines follow.
+    """
+    salt = submit.cache_salt and "given"  # It may be secret.
+    for name, value in (
+        ("lora_name", submit.lora_name),
+        ("cache_salt", salt),
+        ("priority", submit.priority),
+        ("return_log_probs", submit.wants_log_probs),
+    ):
+        if value:
+            remedy = argument_remedy(CPP_KIND, name)
+            raise UnsupportedArgument(name=name, value=value, engine_kind=CPP_KIND, remedy=remedy)
+    sampling = submit.sampling
+    tensors: dict[str, Any] = {
+        "input_ids": submit.input_ids,
+        "input_lengths": len(submit.input_ids),
+        "request_output_len": submit.max_tokens,
+        "pad_id": submit.pad_id,
+        "streaming": True,
+        "exclude_input_in_output": True,
+        **{
+            name: getattr(sampling, field)
+            for field, name in _SAMPLING_TENSORS.items()
+            if getattr(sampling, field) != getattr(_DEFAULTS, field)
+        },
+    }
+    if submit.caller_id:
+        tensors["id"] = submit.caller_id
+    if submit.min_tokens:
+        tensors["min_length"] = submit.min_tokens
+    if submit.end_id is not None:
+        tensors["end_id"] = submit.end_id
+    if submit.guide is not None:
+        name, type_ = "guided_decoding_guide_type", submit.guide.type
+        if type_ not in GUIDE_TYPES:
+            raise UnsupportedArgument(name=name, value=type_, engine_kind=CPP_KIND, remedy=NO_CHAT_FORM)
+        tensors[name] = type_
+        if submit.guide.text:
+            tensors["guided_decoding_guide"] = submit.guide.text
+    if sampling.logit_bias:
+        tensors["logit_bias_ids"] = list(sampling.logit_bias)
+        tensors["logit_bias_values"] = list(sampling.logit_bias.values())
+    return tensors
+
+
 def _problem(model: Model, outputs: list[str], *, is_decoupled: bool) -> str | None:
-    """What keeps a model from serving the API, in words."""
+    """Tell what keeps a model from serving the API."""
     for name in _REQUIRED_INPUTS:
         if name not in model.inputs:
             return f"has no input {name}"

@@ -16,8 +16,8 @@ from errors.requests import UnsupportedArgument
 from errors.settings import InvalidSetting
 from errors.triton import TritonMalformedEvent
 from runner.engines.protocol.messages import Guide, Sampling, Submit
-from runner.settings.external_triton import parse_external_triton
-from runner.triton_server.external_model import ExternalModel, output_of
+from runner.settings.triton_address import parse_external_triton
+from runner.triton_server.nvidia_model import NvidiaModel, output_of
 from tests.standins.nvidia_triton import config
 
 ADDRESS = "gpu:8001"
@@ -27,8 +27,8 @@ def parsed(text: str) -> Any:
     return text_format.Parse(text, model_config_pb2.ModelConfig())
 
 
-def model(**options: Any) -> ExternalModel:
-    return ExternalModel.read(parsed(config(Path("record"), **options)), ADDRESS)
+def model(**options: Any) -> NvidiaModel:
+    return NvidiaModel.read(parsed(config(Path("record"), **options)), ADDRESS)
 
 
 def tensors(request: bytes) -> dict[str, tuple[str, list[int], bytes]]:
@@ -62,7 +62,7 @@ def test_later_names_of_inputs_are_used_where_the_model_has_them() -> None:
         'input { name: "seed" data_type: TYPE_UINT64 dims: [ 1 ] optional: true }'
         'input { name: "min_tokens" data_type: TYPE_INT32 dims: [ 1 ] optional: true }'
     )
-    later = ExternalModel.read(parsed(text), ADDRESS)
+    later = NvidiaModel.read(parsed(text), ADDRESS)
     found = tensors(later.request(Submit(0, [5], 7, min_tokens=4, sampling=Sampling(seed=9))))
     assert (found["seed"][0], found["min_tokens"][0]) == ("UINT64", "INT32")
 
@@ -74,11 +74,12 @@ def test_later_names_of_inputs_are_used_where_the_model_has_them() -> None:
         ("min_length", Submit(0, [5], 7, min_tokens=3)),
         ("guided_decoding_guide_type", Submit(0, [5], 7, guide=Guide("json"))),
         ("lora_name", Submit(0, [5], 7, lora_name="mine")),
+        ("return_log_probs", Submit(0, [5], 7, wants_log_probs=True)),
     ],
 )
 def test_what_a_client_asks_for_is_refused_where_the_model_lacks_it(name: str, submit: Submit) -> None:
     with pytest.raises(UnsupportedArgument, match=f"E1104 .*{name}"):
-        model().request(submit)
+        model(runtime_top_k=None).request(submit)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_a_model_that_does_not_fit_is_e1113(options: dict[str, Any], problem: st
         model(**options)
     text = config(Path("record")).replace('name: "output_ids"', 'name: "text_output"')
     with pytest.raises(UnfitTritonModel, match="has no output output_ids"):
-        ExternalModel.read(parsed(text), ADDRESS)
+        NvidiaModel.read(parsed(text), ADDRESS)
 
 
 def response(is_final: bool = False, **outputs: Any) -> Any:

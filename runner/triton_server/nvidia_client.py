@@ -1,7 +1,8 @@
-"""Client of an external Triton, by gRPC.
+"""Client of a model with NVIDIA's tensor contract in Triton, by gRPC.
 
-Over HTTP, Triton notices a client that has disconnected only when it sends it something (server#7077): a
-request that waits for its first token would go on.
+The Triton is an external one, or our own with NVIDIA's C++ backend. Over HTTP, Triton notices that a client
+has disconnected only when it sends something to it (server#7077): a request that waits for its first token
+would go on.
 """
 
 from __future__ import annotations
@@ -9,27 +10,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
+import struct
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
+from engine.kinds import CPP_KIND
 from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.external_triton import ExternalTritonUnavailable
+from errors.requests import PromptTooLong, UnsupportedArgument
 from errors.settings import InvalidSetting
-from errors.triton import TritonMalformedEvent, TritonTimeout, TritonUnavailable
+from errors.triton import (
+    TritonMalformedEvent,
+    TritonMalformedJSON,
+    TritonTimeout,
+    TritonTokenizerError,
+    TritonUnavailable,
+    TritonUnknownError,
+)
 from errors.triton_front import UnknownTritonModel
+from runner.engines.protocol.checks import check_task
 from runner.engines.protocol.messages import Output, Submit
 from runner.engines.protocol.outlet import Outlet
-from runner.settings.external_triton import EXPECTED, ExternalTriton
+from runner.settings.triton_address import EXPECTED, TritonAddress
 from runner.supervision.child import cancelled
-from runner.triton_server.client import failure
-from runner.triton_server.external_model import ExternalModel, output_of
 from runner.triton_server.grpc_client.triton import RefusedByTriton, Triton
 from runner.triton_server.grpc_wire import INTERNAL, OK, UNAVAILABLE, UNIMPLEMENTED
+from runner.triton_server.nvidia_model import NvidiaModel, output_of
 
 _UNKNOWN = 2
 """The status of an answer that has none of gRPC's."""
@@ -45,25 +57,29 @@ _AGAIN = "send the request again when it is back"
 _IF_REPEATED = "send the request again, and look into Triton's log if that repeats"
 _ANOTHER = "where a server of another protocol answers"
 _AT_START = "start it, or give the HOST:PORT of its gRPC API (8001 by default) as --triton"
+_PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d{1,9})\) exceeds maximum input length \((\d{1,9})\)")
+"""An error of NVIDIA's TensorRT-LLM backend, which has no code of ours."""
+_UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'")
+"""Triton's message if NVIDIA's C++ backend fills the slot without a guided decoding backend."""
 
-log = logging.getLogger("cog_triton.external_triton")
+log = logging.getLogger("cog_triton.nvidia_client")
 
 
-class ExternalTritonClient:
+class NvidiaClient:
     """Use as ``async with``; one per process. It connects again after Triton was restarted."""
 
-    def __init__(self, place: ExternalTriton, timeout_s: float) -> None:
-        self._place = place
+    def __init__(self, address: TritonAddress, timeout_s: float) -> None:
+        self._address = address
         self._timeout_s = timeout_s
-        self._triton = Triton(place.port, place.host)
-        self._model: ExternalModel | None = None
+        self._triton = Triton(address.port, address.host)
+        self._model: NvidiaModel | None = None
         self._problem = "it was not asked yet"
         """Why it does not serve now; blank while it does."""
         self._streams: set[_Stream] = set()
         self._watching: asyncio.Task[None]
 
-    async def __aenter__(self) -> ExternalTritonClient:
-        self._watching = asyncio.create_task(self._watch(), name="external-triton")
+    async def __aenter__(self) -> NvidiaClient:
+        self._watching = asyncio.create_task(self._watch(), name="nvidia-client")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -77,7 +93,8 @@ class ExternalTritonClient:
     async def generate(
         self, submit: Submit, outlet: Outlet[Output] | None = None
     ) -> AsyncGenerator[Output, None]:
-        """See ``TokenSource``. Leaving cancels the call, which Triton tells its backend."""
+        """See ``TokenSource``. Closing the generator cancels the call in Triton's backend."""
+        check_task(embeds=submit.embeds, is_embedding=False)
         if self._model is None or not self._triton.is_connected:
             raise self._unavailable(self._problem or "its connection was lost", _AGAIN)
         request = self._model.request(submit)
@@ -112,26 +129,27 @@ class ExternalTritonClient:
             call.reset()
 
     async def is_answering(self) -> bool:
-        """Whether Triton answered that the model is ready, a second ago at most."""
+        """Return True if Triton said within the last second that the model is ready."""
         return not self._problem and self._triton.is_connected
 
     def end_all(self) -> None:
-        """End every running request with E2113."""
+        """End every running request as if the connection were lost."""
         for stream in self._streams:
             stream.ended(UNAVAILABLE, "the connection was closed")
 
-    async def find_model(self) -> ExternalModel:
+    async def find_model(self) -> NvidiaModel:
         """Connect, and read the model's configuration.
 
-        Raises ExternalTritonUnavailable (E2113) while Triton may still be starting; E1006 if it can't be one,
+        Raises E2113 (E2105 for our own Triton) while Triton may still be starting; E1006 if it can't be one,
         E1108 if it has no such model, E1113 if that model is another kind.
         """
-        await self._check_protocol()
+        if self._address.is_external:
+            await self._check_protocol()
         try:
             await self._triton.connect()
             if not await self._is_model_ready():
                 await self._explain()
-            request = pb.ModelConfigRequest(name=self._place.model).SerializeToString()
+            request = pb.ModelConfigRequest(name=self._address.model).SerializeToString()
             config = pb.ModelConfigResponse.FromString(await self._ask("ModelConfig", request)).config
         except TritonUnavailable as exc:
             raise self._unavailable(str(exc.facts.get("reason"))) from exc
@@ -143,7 +161,7 @@ class ExternalTritonClient:
             if exc.status in (_UNKNOWN, UNIMPLEMENTED, INTERNAL):
                 raise self._no_triton("which is another server's") from exc
             raise self._unavailable(exc.message or f"gRPC status {exc.status}") from exc
-        self._model = ExternalModel.read(config, self._place.address)
+        self._model = NvidiaModel.read(config, self._address.address)
         return self._model
 
     async def _watch(self) -> None:
@@ -154,13 +172,13 @@ class ExternalTritonClient:
                     self._model = None
                     await self.find_model()
                 is_ready = await self._is_model_ready()
-                self._problem = "" if is_ready else f"its model {self._place.model} is not ready"
+                self._problem = "" if is_ready else f"its model {self._address.model} is not ready"
             except CodedError as exc:
                 self._problem = str(exc.facts.get("reason") or exc)
             except (RefusedByTriton, DecodeError) as exc:
                 self._problem = f"it answered: {exc}"
             except Exception as exc:  # It must not end silently.
-                log.exception("the external Triton could not be asked")
+                log.exception("Triton could not be asked")
                 self._problem = type(exc).__name__
             await asyncio.sleep(_READY_POLL_S if self._triton.is_connected else _CONNECT_POLL_S)
 
@@ -181,7 +199,7 @@ class ExternalTritonClient:
             raise self._no_triton(_ANOTHER)
 
     async def _first_bytes(self) -> bytes:
-        reader, writer = await asyncio.open_connection(self._place.host, self._place.port)
+        reader, writer = await asyncio.open_connection(self._address.host, self._address.port)
         try:
             writer.write(_PREFACE)
             return await reader.readexactly(_HEAD_BYTES)
@@ -192,7 +210,7 @@ class ExternalTritonClient:
 
     async def _is_model_ready(self) -> bool:
         """Raises TritonUnavailable, RefusedByTriton."""
-        request = pb.ModelReadyRequest(name=self._place.model).SerializeToString()
+        request = pb.ModelReadyRequest(name=self._address.model).SerializeToString()
         return bool(pb.ModelReadyResponse.FromString(await self._ask("ModelReady", request)).ready)
 
     async def _explain(self) -> None:
@@ -204,14 +222,14 @@ class ExternalTritonClient:
             index = pb.RepositoryIndexResponse.FromString(await self._ask("RepositoryIndex", request))
         models = list(index.models) if index is not None else []
         states = {each.name: each for each in models}
-        if (state := states.get(self._place.model)) is not None and state.state != "READY":
+        if (state := states.get(self._address.model)) is not None and state.state != "READY":
             known = " ".join(filter(None, (state.state.lower(), state.reason)))
-            raise self._unavailable(f"its model {self._place.model} is {known or 'not loaded'}")
+            raise self._unavailable(f"its model {self._address.model} is {known or 'not loaded'}")
         if not is_ready:
             raise self._unavailable("it is not ready")
         among = f"among: {', '.join(sorted(states))}" if states else "if it has another name there"
         remedy = f"name the model of NVIDIA's tensorrt_llm backend as --triton-model, {among}"
-        raise UnknownTritonModel(model=self._place.model, remedy=remedy)
+        raise UnknownTritonModel(model=self._address.model, remedy=remedy)
 
     async def _ask(self, method: str, message: bytes) -> bytes:
         try:
@@ -221,20 +239,22 @@ class ExternalTritonClient:
             raise TritonUnavailable(reason=reason) from exc
 
     def _refusal(self, status: int, text: str) -> CodedError:
-        error = failure(text)
+        error = _error_of(text)
         if status == UNAVAILABLE and (isinstance(error, TritonUnavailable) or not find_in_text(text)):
             return self._unavailable("its connection was lost", _AGAIN)
         return error
 
-    def _unavailable(self, reason: str, remedy: str = _AT_START) -> ExternalTritonUnavailable:
-        return ExternalTritonUnavailable(address=self._place.address, reason=reason, remedy=remedy)
+    def _unavailable(self, reason: str, remedy: str = _AT_START) -> CodedError:
+        if not self._address.is_external:
+            return TritonUnavailable(reason=reason)
+        return ExternalTritonUnavailable(address=self._address.address, reason=reason, remedy=remedy)
 
     def _no_triton(self, what: str) -> InvalidSetting:
-        return InvalidSetting(name="--triton", expected=EXPECTED, value=f"{self._place.address}, {what}")
+        return InvalidSetting(name="--triton", expected=EXPECTED, value=f"{self._address.address}, {what}")
 
 
 class _Stream:
-    """What arrives for one call."""
+    """The messages and the end of one call."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
@@ -250,7 +270,7 @@ class _Stream:
         self._changed.set()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether anything arrived."""
+        """Wait until something arrives. Return False if nothing does in time."""
         if not self.messages and self.end is None:
             self._changed.clear()
             timer = asyncio.get_running_loop().call_later(timeout_s, self._changed.set)
@@ -266,11 +286,27 @@ class _Stream:
 
 
 def _read(message: bytes) -> Output:
-    """Raises the error in a ``ModelStreamInferResponse``."""
+    """Return the tokens of a ``ModelStreamInferResponse``. Raises the error in it, E2103, E2104."""
     try:
         response = pb.ModelStreamInferResponse.FromString(message)
+        if not response.error_message:
+            return output_of(response.infer_response)
     except DecodeError as exc:
+        raise TritonMalformedJSON(data=message[:_QUOTED_BYTES]) from exc
+    except (struct.error, KeyError) as exc:
         raise TritonMalformedEvent(event=message[:_QUOTED_BYTES]) from exc
-    if response.error_message:
-        raise failure(response.error_message)
-    return output_of(response.infer_response)
+    raise _error_of(response.error_message)
+
+
+def _error_of(text: str) -> CodedError:
+    """Return the coded error in the slot's answer, else the one for a known text of Triton."""
+    if (error := find_in_text(text)) is not None:
+        return error
+    if (lengths := _PROMPT_TOO_LONG.search(text)) is not None:
+        return PromptTooLong(prompt_tokens=int(lengths[1]), max_input_tokens=int(lengths[2]))
+    if (unexpected := _UNEXPECTED.search(text)) is not None:
+        remedy = "set guided_decoding_backend and xgrammar_tokenizer_info_path in the server configuration"
+        return UnsupportedArgument(name=unexpected[1], value="given", engine_kind=CPP_KIND, remedy=remedy)
+    if "the first token of the stop sequence IDs was not" in text:
+        return TritonTokenizerError(reason=text)
+    return TritonUnknownError(reason=text)
