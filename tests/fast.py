@@ -1,10 +1,11 @@
-"""What `pytest --fast` runs: tests that start no large program, with few examples of each property."""
+"""How much a run tests: `--fast` starts no large program, `--all` leaves nothing out."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-LEFT_OUT = ("servers", "slow", "engine_env", "needs_mpirun")
-"""Markers of tests that `--fast` leaves out."""
-MOST_EXAMPLES = 20
-"""Of a property, with `--fast`."""
-FEWER = 10
-"""A test that makes its own random examples makes this many times fewer with `--fast`."""
+LEFT_OUT = ("servers", "slow", "engine_env", "needs_mpirun", "long")
+"""Markers of tests that `--fast` leaves out. Without `--all`, `long` is left out always."""
+MOST_EXAMPLES = 100
+MOST_FAST_EXAMPLES = 20
+"""Limits of a property's examples, without `--all`."""
+FEWER = 4
+FEWER_FAST = 10
+"""A test that makes its own random examples makes this many times fewer, without `--all`."""
 PROGRAMS = frozenset(
     {
         "builder.cog_server",
@@ -36,9 +39,10 @@ CLI_SERVERS = frozenset({"demo", "generate", "serve"})
 """Commands of ``python -m cli`` that start servers."""
 
 # NOTE: the public decorator refuses a function that has settings already.
-_HYPOTHESIS_SETTINGS = "_hypothesis_internal_use_settings"
+_SETTINGS = "_hypothesis_internal_use_settings"
 
 is_on = False
+has_all = False
 _started: set[str] = set()
 
 
@@ -50,25 +54,42 @@ def few(values: Iterable[Any], num_fast: int = 1) -> list[Any]:
 
 
 def num_examples(count: int) -> int:
-    """How many random examples a test makes that makes ``count`` without `--fast`."""
-    return -(-count // FEWER) if is_on else count
+    """Return how many random examples a test makes that makes ``count`` with `--all`."""
+    return count if has_all else -(-count // (FEWER_FAST if is_on else FEWER))
 
 
-def keep_fast_tests(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Keep the fast tests in ``items``, with few examples each; returns the others."""
-    kept: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
+def shorten(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Remove from ``items`` what this run leaves out, and return it. Give the others few examples."""
+    names = LEFT_OUT if is_on else ("long",)
+    most = MOST_FAST_EXAMPLES if is_on else MOST_EXAMPLES
+    left_out = _remove(items, lambda item: any(mark.name in names for mark in item.iter_markers()))
     for item in items:
-        if any(mark.name in LEFT_OUT for mark in item.iter_markers()):
-            left_out.append(item)
-            continue
-        kept.append(item)
-        function = getattr(item, "function", None)
-        chosen = getattr(function, _HYPOTHESIS_SETTINGS, None)
-        if isinstance(chosen, settings) and chosen.max_examples > MOST_EXAMPLES:
-            setattr(function, _HYPOTHESIS_SETTINGS, settings(chosen, max_examples=MOST_EXAMPLES))
-    items[:] = kept
+        if _max_examples(item) > most:
+            function = item.function  # type: ignore[attr-defined]
+            setattr(function, _SETTINGS, settings(getattr(function, _SETTINGS), max_examples=most))
     return left_out
+
+
+def keep_more(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Keep the tests that are longer with `--all`. Remove the others from ``items``, and return them."""
+    return _remove(items, lambda item: not (item.get_closest_marker("long") or _has_more_examples(item)))
+
+
+def _remove(items: list[pytest.Item], is_left_out: Callable[[pytest.Item], bool]) -> list[pytest.Item]:
+    left_out = [item for item in items if is_left_out(item)]
+    items[:] = [item for item in items if not is_left_out(item)]
+    return left_out
+
+
+def _max_examples(item: pytest.Item) -> int:
+    chosen = getattr(getattr(item, "function", None), _SETTINGS, None)
+    return chosen.max_examples if isinstance(chosen, settings) else 0
+
+
+def _has_more_examples(item: pytest.Item) -> bool:
+    function = getattr(item, "function", None)
+    names = function.__code__.co_names if inspect.isfunction(function) else ()
+    return _max_examples(item) > MOST_EXAMPLES or num_examples.__name__ in names
 
 
 def record_started_servers() -> None:

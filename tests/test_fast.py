@@ -41,9 +41,12 @@ def test_few_values_of_a_parameter_are_fast() -> None:
     assert [[mark.name for mark in value.marks] for value in each] == [[], [], ["slow"]]
 
 
-@pytest.mark.parametrize(("is_on", "num_examples"), [(False, 25), (True, 3)])
+@pytest.mark.parametrize(
+    ("is_on", "has_all", "num_examples"), [(False, True, 25), (False, False, 7), (True, False, 3)]
+)
 def test_a_fast_run_makes_fewer_random_examples(
-    is_on: bool, num_examples: int, monkeypatch: pytest.MonkeyPatch
+    is_on: bool, has_all: bool, num_examples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fast, "is_on", is_on)
+    monkeypatch.setattr(fast, "has_all", has_all)
     assert fast.num_examples(25) == num_examples
