@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _measure() -> int:
     """In a process of its own: measurements are no part of the product."""
-    command = [sys.executable, "-m", "perf", "layers", "--batches", "1"]
+    command = [sys.executable, "-m", "perf", "bench", "--layers", "--batches", "1"]
     return subprocess.run(command, cwd=SOURCE_ROOT, check=False).returncode
 
 

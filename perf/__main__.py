@@ -1,4 +1,4 @@
-"""``python -m perf COMMAND``: measurements, long runs and proofs."""
+"""``python -m perf COMMAND``: measurements."""
 
 from __future__ import annotations
 
@@ -14,16 +14,11 @@ _INTERRUPTED = 130
 
 
 COMMANDS = {
-    "bench": ("perf.bench.budget", "measure the budget table"),
-    "layers": ("perf.bench.layers", "put the same load on each layer of the stack"),
-    "cores": ("perf.bench.cores", "put the same loads on each layer, on 1, 2, 4, ... processors"),
+    "bench": ("perf.bench.budget", "measure the budget table, or with --layers each layer of the stack"),
     "peers": ("perf.peers.command", "put the same load on our servers and on vLLM's, on one engine"),
     "load": ("perf.load.command", "load test of one server"),
-    "cold-start": ("perf.cold_start", "time from an engine.tar's URL to READY"),
     "compare-engines": ("perf.compare_engines", "put the same load on several engines"),
     "real-model": ("perf.model.real_model", "a real model beside transformers' own generate"),
-    "tool-calls": ("perf.model.tool_calls", "required calls of tools, asked of several servers"),
-    "reading": ("perf.model.reading", "CPU per token of reading answers of each model family"),
     "prove-gpu": ("perf.prove_gpu.command", "exact streams and speed on a GPU"),
 }
 """Module and help. The module is imported when it is run; its ``main(arguments)`` returns the exit status."""

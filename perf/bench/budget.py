@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from engine.machine.description import machine
+from perf.bench import layers
 from perf.bench.capacity import capacity_rows
 from perf.bench.cost import floor_row, long_rows, peak_rows, start_rows, transfer_row
 from perf.bench.effort import FAST_PACE, FULL, PACE, SHORT, Effort
@@ -57,9 +58,17 @@ def _warm_up(stack: Stack) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Options("bench", "Measure the budget table.")
+    parser.add_argument("--layers", action="store_true", help="put the same load on each layer of the stack")
     parser.add_argument("--short", action="store_true", help="one batch of each: less exact, two minutes")
     parser.add_argument("--strict", action="store_true", help="exit 1 if a row fails")
+    of_layers = parser.add_argument_group("with --layers").add_argument
+    of_layers("--streams", type=int, default=24, help="requests at once")
+    of_layers("--n_output_tokens", type=int, default=128, help="of each request")
+    of_layers("--batches", type=int, default=3, help="per layer")
     options = parser.parse_args(arguments)
+    if options.layers:
+        print(layers.report(options))
+        return 0
     started_s = time.monotonic()
     rows = []
     for row in measure_budget(SHORT if options.short else FULL):

@@ -1,10 +1,7 @@
 """Rows about throughput and processor time: peak, starts, long streams, an engine.tar of small files."""
 
-import hashlib
 import tempfile
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from perf.bench.effort import FAST_PACE, INPUT_TOKENS, PACE, SOME_TOKENS, Effort
@@ -20,7 +17,7 @@ from perf.bench.measure import (
     workload,
 )
 from perf.bench.row import Row, absolute, ratio
-from perf.cold_start import SMALL_FILE_BYTES, make_tar, measure_transfer
+from perf.bench.transfer import make_tar, measure_transfer
 from perf.load.clients import run
 from perf.load.plan import Plan
 from perf.load.summary import summarize
@@ -35,7 +32,7 @@ _STARTING = 64
 """Requests at once."""
 _MOCK_PACE = 1e5
 _MANY_TOKENS, _LONG_STREAMS = 8192, 8
-_TAR_BYTES = 512 << 20
+_SMALL_FILES, _SMALL_FILE_BYTES = 8192, 64 << 10
 _MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108
 
 
@@ -107,18 +104,8 @@ def long_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
 def transfer_row(effort: Effort) -> Row:
     """From loopback HTTP to memory."""
     with tempfile.TemporaryDirectory(prefix="cog-triton-bench-", dir=_MEMORY_FOLDER) as name:
-        files = _TAR_BYTES // SMALL_FILE_BYTES
-        tar = make_tar(Path(name), _TAR_BYTES, files)
-        found = measure_transfer(tar, Path(name), max(effort.batches, 2))
-    seconds = f"{found.curl_s:.2f} / {found.our_s:.2f} s, SHA-256 alone {_sha256_s(files):.2f} s"
-    what = f"speed of an engine.tar of {files:,} small files, / curl and tar x ({seconds})"
-    return ratio(what, found.curl_s, found.our_s, at_least=0.9)
-
-
-def _sha256_s(files: int) -> float:
-    """How long hashing alone takes in the unpacker's two threads: what curl and tar do not do."""
-    content = bytes(SMALL_FILE_BYTES)
-    started_s = time.monotonic()
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda _: hashlib.sha256(content).digest(), range(files)))
-    return time.monotonic() - started_s
+        tar = make_tar(Path(name), _SMALL_FILE_BYTES, _SMALL_FILES)
+        curl_s, our_s = measure_transfer(tar, Path(name), max(effort.batches, 2))
+    seconds = f"{curl_s:.2f} / {our_s:.2f} s"
+    what = f"speed of an engine.tar of {_SMALL_FILES:,} small files, / curl and tar x ({seconds})"
+    return ratio(what, curl_s, our_s, at_least=0.9)

@@ -3,7 +3,7 @@
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from perf.bench.measure import (
 from perf.engines import paced_engine
 from perf.load.targets.target import Target, Workload
 from perf.load.targets.triton import TritonTarget
-from perf.options import Options
 from perf.processes import ROLES
 from perf.servers import Stack, mock, whole_stack
 from perf.table import table
@@ -108,14 +107,9 @@ def verdict(measured: Mapping[str, Measurement]) -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = Options("layers", __doc__)
-    parser.add_argument("--streams", type=int, default=24, help="requests at once")
-    parser.add_argument("--n_output_tokens", type=int, default=128, help="of each request")
-    parser.add_argument("--batches", type=int, default=3, help="per layer")
-    options = parser.parse_args(arguments)
+def report(options: argparse.Namespace) -> str:
+    """Measure all layers."""
     with tempfile.TemporaryDirectory(prefix="cog-triton-bench-") as name:
         measured = dict(measure_layers(options, Path(name)))
     load = f"{options.streams} streams of {options.n_output_tokens} tokens at {PACE:g}/s"
-    print(f"{machine()}; {load}\n\n{layers_table(measured)}")
-    return 0
+    return f"{machine()}; {load}\n\n{layers_table(measured)}"

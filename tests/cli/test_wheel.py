@@ -84,26 +84,41 @@ def test_its_extra_asks_for_what_the_engine_environment_has(wheel: Path) -> None
 @pytest.mark.timeout(600)
 def test_it_builds_and_serves_the_tiny_model(installed: Path, free_ports: list[int], tmp_path: Path) -> None:
     before = _files(installed)
+    output = _run(installed, free_ports, tmp_path, "demo")
+    assert "status: succeeded" in output
+    assert re.search(r"\d+ tokens, \d+ tokens/s", output)
+    assert '"chat.completion"' in output
+    assert str(SOURCE_ROOT) not in output
+    assert "`cog-triton serve`" in output
+    assert _files(installed) == before
+
+
+@pytest.mark.servers
+@pytest.mark.timeout(600)
+def test_it_measures_each_layer(installed: Path, free_ports: list[int], tmp_path: Path) -> None:
+    output = _run(installed, free_ports, tmp_path, "doctor", "--perf")
+    assert "All checks passed." in output
+    assert re.search(r"^\| API server, events +\| +\d", output, re.MULTILINE)
+    assert "Slowest: " in output
+
+
+def _run(installed: Path, free_ports: list[int], folder: Path, *arguments: str) -> str:
+    """Run the command in ``folder``; return what it prints."""
     unset = (ENGINE_PYTHON_VARIABLE, "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if name not in unset}
     names = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
     ports = {name: str(port) for name, port in zip(names, free_ports, strict=False)}
-    places = {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    places = {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
     done = subprocess.run(
-        [installed / "bin" / "cog-triton", "demo"],
-        cwd=tmp_path,
+        [installed / "bin" / "cog-triton", *arguments],
+        cwd=folder,
         env={**kept, **ports, **places},
         capture_output=True,
         text=True,
         timeout=500,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "status: succeeded" in done.stdout
-    assert re.search(r"\d+ tokens, \d+ tokens/s", done.stdout)
-    assert '"chat.completion"' in done.stdout
-    assert str(SOURCE_ROOT) not in done.stdout
-    assert "`cog-triton serve`" in done.stdout
-    assert _files(installed) == before
+    return done.stdout
 
 
 def _files(folder: Path) -> set[Path]:

@@ -30,7 +30,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["soke"], "'soke' is not one of bench, layers"),
+        (["soke"], "'soke' is not one of bench, peers"),
         (["bench", "--fast"], "unrecognized arguments: --fast"),
         (["compare-engines"], "the following arguments are required"),
         (["load", "--rate", "1"], "the following arguments are required: --unit, --duration"),

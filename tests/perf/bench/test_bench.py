@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import subprocess
 import sys
@@ -14,15 +13,10 @@ from pathlib import Path
 import pytest
 
 from engine.cache.store import open_engine
-from errors.requests import InvalidInput
-from perf import __main__ as perf_command
-from perf import cold_start
-from perf.bench import cores
 from perf.bench.capacity import capacity
-from perf.bench.cores import on_processors
 from perf.bench.floor import floor, record
 from perf.bench.row import Row, budget_table
-from perf.cold_start import _steps, serve_file, start_table
+from perf.bench.transfer import make_tar, serve_file
 from perf.load.http import Request
 from perf.processes import OTHER, ROLES, cpu_s_by_role, memory_bytes, role_of
 from perf.table import table
@@ -40,7 +34,7 @@ def cells(text: str, first: str) -> list[str]:
 
 @pytest.mark.servers
 def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
-    command = [sys.executable, "-m", "perf", "layers"]
+    command = [sys.executable, "-m", "perf", "bench", "--layers"]
     command += ["--streams", "4", "--n_output_tokens", "20", "--batches", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -63,47 +57,6 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
     assert roles[-1] == "load generator"
     assert {"coglet worker", "triton", "stub: tensorrt_llm", "API server"} <= set(roles)
     assert re.search(r"Slowest: .+\. Most CPU of the whole stack: .+, \d+% of the server's\.", done.stdout)
-
-
-@pytest.mark.servers
-def test_each_layer_is_measured_on_each_number_of_processors() -> None:
-    command = [sys.executable, "-m", "perf", "cores", "1", "--clients", "2"]
-    command += ["--streams", "4", "--n_output_tokens", "20", "--seconds", "0.3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    figures, busiest = done.stdout.split("\n\n")[1:]
-    roles = {
-        "slot, Triton itself": {"triton", "stub: tensorrt_llm"},
-        "slot, port 8000": {"Triton front", "triton", "stub: tensorrt_llm"},
-        "Cog, JSON": {"coglet worker", "coglet server"},
-        "Cog, events": {"coglet worker", "coglet server"},
-        "API server, events": {"API server"},
-    }
-    for layer, expected in roles.items():
-        count, starts, *_, paced, gaps, _, clients_busy, not_served = cells(figures, layer)
-        assert (count, not_served) == ("1", "0")
-        assert float(starts.replace(",", "")) > 0
-        assert 0 < float(paced) <= 100.1
-        assert (gaps == "-") is (layer == "Cog, JSON")
-        assert float(clients_busy) > 0
-        starting = cells(busiest, layer)[1]
-        assert starting.rpartition(" ")[0] in expected
-
-
-def test_what_is_started_on_chosen_processors_stays_there() -> None:
-    code = "import os; input(); print(os.sched_getaffinity(0))"
-    before = os.sched_getaffinity(0)
-    with on_processors([max(before)]):
-        child = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-    assert os.sched_getaffinity(0) == before
-    assert child.communicate("\n")[0] == f"{ {max(before)} }\n"
-
-
-def test_the_servers_get_no_more_processors_than_there_are() -> None:
-    with pytest.raises(InvalidInput, match="counts"):
-        cores.main([str(len(os.sched_getaffinity(0)) + 1)])
 
 
 def children(pid: int) -> list[int]:
@@ -234,45 +187,8 @@ def test_tables_are_markdown() -> None:
 
 
 def test_an_engine_comes_whole_from_the_file_server(tmp_path: Path) -> None:
-    tar = cold_start.make_tar(tmp_path, 3 << 20, 3)
+    tar = make_tar(tmp_path, 1 << 20, 3)
     with serve_file(tar) as url:
         engine = open_engine(url, tmp_path / "cache")
     sizes = [path.stat().st_size for path in sorted(engine.path.glob("weights-*.bin"))]
     assert sizes == [1 << 20] * 3
-
-
-def test_a_start_is_told_from_its_log_in_the_order_of_its_lines() -> None:
-    line = '{{"timestamp":"2026-01-02T03:04:{:09.6f}Z","level":"INFO","fields":{{"message":"{}"}}}}'
-    log = "\n".join(
-        [
-            line.format(6.5, "coglet 0.23.1 (x)"),
-            "not one of Cog's lines",
-            line.format(9, "engine: paced at /x"),
-            line.format(8, "triton: I loading: tensorrt_llm:1"),
-            line.format(10, "triton: again"),
-        ]
-    )
-    started_s = time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, 0)) - time.timezone
-    steps = sorted(_steps(log, started_s))
-    assert [round(at_s, 3) for at_s, _ in steps] == [1.5, 3.0, 3.0, 4.0]
-    assert steps[-1][1] == "the engine is fetched, unpacked and verified"
-    assert start_table([(1.5, "a"), (4.0, "b")]).splitlines()[-1] == "| b       | 4.00 s | +2.50 s |"
-
-
-@pytest.mark.parametrize("options", [["--gib", "0"], ["--rounds", "0"], ["--gib", "nan"]])
-def test_a_cold_start_of_nothing_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert perf_command.main(["cold-start", *options]) == 2
-    assert capsys.readouterr().err.startswith(f"{InvalidInput.code} InvalidInput: {options[0][2:]} must be")
-
-
-@pytest.mark.servers
-def test_a_cold_start_is_measured_to_ready(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert (
-        perf_command.main(["cold-start", "--gib", "0.003", "--rounds", "1", "--folder", str(tmp_path)]) == 0
-    )
-    output = capsys.readouterr().out
-    assert cells(output, "4 files")[-2].endswith("x")
-    assert cells(output, "49 files")[-1].endswith("MiB")
-    for milestone in ("the runner is imported", "a test prediction is done", "READY was seen"):
-        assert cells(output, milestone)
-    assert list(tmp_path.iterdir()) == []
