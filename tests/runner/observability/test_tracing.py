@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -16,7 +18,7 @@ from runner.observability.tracing import open_tracing, triton_arguments
 from runner.settings.settings import load_settings
 from tests.runner.otlp_receiver import OtlpReceiver, Span
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
-from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, wait_until
+from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, triton_pids, wait_until
 
 PROMPT = "A prompt that nobody else may read."
 PHASES = ("tokenize", "queue", "engine", "relay")
@@ -81,14 +83,31 @@ def test_one_trace_goes_from_the_client_through_cog_and_us_to_the_engine_server(
 
 @pytest.mark.servers
 def test_a_request_by_triton_has_tritons_spans_alone(traced: CogUnderTest, receiver: OtlpReceiver) -> None:
+    spans = trace_of_triton(traced, receiver)
+    assert {span.service for span in spans} == {"cog-triton-triton"}
+
+
+def trace_of_triton(cog: CogUnderTest, receiver: OtlpReceiver) -> list[Span]:
+    """Return the spans of a request by Triton.
+
+    NOTE: Triton's exporter (opentelemetry-cpp 1.13) drops what it can't send within 10 s, and an error of
+    libcurl's blocks it for good: HttpClient::resetMultiHandle takes a lock twice. A new Triton has a new one.
+    """
+    for _ in range(3):
+        with suppress(AssertionError):
+            return trace_of_this_triton(cog, receiver)
+        for pid in triton_pids(cog.triton_http_port):
+            os.kill(pid, signal.SIGKILL)
+    raise AssertionError("no span came from any of three Tritons")
+
+
+def trace_of_this_triton(cog: CogUnderTest, receiver: OtlpReceiver) -> list[Span]:
     trace_id = os.urandom(16).hex()
     headers = {"traceparent": f"00-{trace_id}-{'c' * 16}-01"}
-    url = f"http://{HOST}:{traced.triton_http_port}/v2/models/ensemble/generate"
-    httpx.post(
-        url, json={"text_input": PROMPT, "max_tokens": 2}, headers=headers, timeout=DEADLINE_S
-    ).raise_for_status()
-    spans = wait_until(lambda: receiver.trace(trace_id))
-    assert {span.service for span in spans} == {"cog-triton-triton"}
+    url = f"http://{HOST}:{cog.triton_http_port}/v2/models/ensemble/generate"
+    body = {"text_input": PROMPT, "max_tokens": 2}
+    wait_until(lambda: httpx.post(url, json=body, headers=headers, timeout=DEADLINE_S).is_success)
+    return wait_until(lambda: receiver.trace(trace_id), timeout_s=60)
 
 
 @pytest.mark.servers
