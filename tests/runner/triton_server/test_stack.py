@@ -11,7 +11,7 @@ import pytest
 
 from engine.directory import load
 from runner.settings.settings import load_settings
-from runner.triton_server import client, stack
+from runner.triton_server import nvidia_client, stack
 from runner.triton_server.stack import EngineStack
 from tests.runner.paced_engine import make_paced_model
 
@@ -50,7 +50,7 @@ def test_the_client_of_nvidias_backend_goes_before_triton(
     monkeypatch.setattr(stack, "clear_folder", lambda path: None)
     monkeypatch.setattr(stack, "TritonFront", noting("front", noted))
     monkeypatch.setattr(stack, "TritonServer", noting("Triton", noted))
-    monkeypatch.setattr(client, "TritonClient", noting("client", noted))
+    monkeypatch.setattr(nvidia_client, "NvidiaClient", noting("client", noted))
     engine = load(make_paced_model(tmp_path / "engine", 100).directory)
     settings = load_settings({"COG_TRITON_CACHE": str(tmp_path / "cache")})
 
