@@ -23,8 +23,8 @@ from errors.coded_error import CodedError
 from errors.settings import MissingRequirement
 from runner.settings.ports import LOOPBACK, Listener, check_ports_free
 from runner.settings.settings import Settings, load_settings
+from runner.stack.served_engine import check_servable
 from runner.triton_server.install import install_triton
-from runner.triton_server.served_engine import check_servable
 
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "tokenizers", "msgspec")
 _ENGINES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.libraries))

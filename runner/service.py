@@ -22,9 +22,9 @@ from runner.observability.tracing import Tracing, open_tracing
 from runner.settings.paths import metrics_dir
 from runner.settings.ports import check_ports_free
 from runner.settings.settings import Settings
+from runner.stack.served_engine import open_served_engine
+from runner.stack.stack import EngineStack
 from runner.supervision.child import Log
-from runner.triton_server.served_engine import open_served_engine
-from runner.triton_server.stack import EngineStack
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3

@@ -131,7 +131,7 @@ def test_both_apis_ask_our_own_triton_and_go_on_after_it_was_killed(
         NvidiaTriton(tmp_path, repository=target).add_model()
         return Rendered(is_cpp=True, options={}, start_timeout_s=60.0, hang_timeout_s=60.0)
 
-    monkeypatch.setattr("runner.triton_server.stack.render", render_nvidia)
+    monkeypatch.setattr("runner.stack.stack.render", render_nvidia)
     (openai_port,) = free_ports(1)
     server = TritonUnderTest(paced, tmp_path, OPENAI_PORT=str(openai_port))
     prompt = "What is machine learning?"

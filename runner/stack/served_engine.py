@@ -12,9 +12,9 @@ from engine.progress import Progress
 from engine.tar.manifest import Manifest
 from errors.settings import InvalidSetting, MissingRequirement
 from runner.settings.settings import Settings
+from runner.stack.made_engine import make_engine
 from runner.supervision.child import Log
 from runner.triton_server.install import CPP_LIBRARY, cpp_backend_dir
-from runner.triton_server.made_engine import make_engine
 from runner.triton_server.model_names import SLOT
 from runner.triton_server.model_repository import CPP_BACKEND
 

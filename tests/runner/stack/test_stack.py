@@ -11,8 +11,9 @@ import pytest
 
 from engine.directory import load
 from runner.settings.settings import load_settings
-from runner.triton_server import nvidia_client, stack
-from runner.triton_server.stack import EngineStack
+from runner.stack import stack
+from runner.stack.stack import EngineStack
+from runner.triton_server import nvidia_client
 from tests.runner.paced_engine import make_paced_model
 
 
