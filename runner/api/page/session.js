@@ -14,17 +14,15 @@ function save() {
 
 // Makes the turns again. Returns the endpoint that was shown, if any.
 function restore() {
-  let state = null;
-  try { state = JSON.parse(sessionStorage.getItem(STORED)); } catch { /* No storage. */ }
-  if (!state) return null;
-  for (const name of ["chat", "text"]) {
-    const isChat = name === "chat";
-    chats[name] = state[name].map(each =>
-      each.role === "user" ? new Question(each.text, isChat) : Answer.from(each, isChat));
-  }
-  $("system").value = state.system;
-  drafts = state.drafts;
-  return state.mode;
+  try {
+    const state = JSON.parse(sessionStorage.getItem(STORED));
+    const made = isChat => each => each.role === "user" ? new Question(each.text, isChat) : Answer.from(each, isChat);
+    chats = { chat: state.chat.map(made(true)), text: state.text.map(made(false)) };
+    $("system").value = state.system ?? "";
+    drafts = { ...state.drafts };
+    return state.mode;
+  } catch { /* No storage, or the state of another version of this page. */ }
+  return null;
 }
 
 // Shows the turns of this endpoint in place of the others.

@@ -83,6 +83,11 @@ def test_chats_survive_a_reload_and_a_switch_of_the_endpoint(page: Page) -> None
     reload(page, 2)
     assert page.run(shown) == before
     assert page.run("$('system').value") == "Be brief."
+    for state in ("{}", '{"chat": [{"role": "user"}], "text": 5}'):  # Of another version.
+        page.run(f"save = () => {{}}, sessionStorage.setItem(STORED, '{state}'), 0")
+        reload(page, 0)
+    assert page.run("$('system').value") == ""
+    ask(page, "Earth")
     page.click("#clear")
     reload(page, 0)
 
