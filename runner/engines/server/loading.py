@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine.kinds import find_kind
+from engine.machine.root import SET_UP
 from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed, as_coded
 from runner.engines.protocol.adapter import EngineAdapter, Sink
@@ -26,8 +27,15 @@ def start_errors(engine_kind: str) -> Iterator[None]:
         yield
     except CodedError:
         raise
+    except ModuleNotFoundError as exc:
+        raise missing_package(engine_kind, str(exc.name), sys.executable) from exc
     except Exception as exc:
         raise as_coded(exc, EngineStartFailed, engine_kind) from exc
+
+
+def missing_package(engine_kind: str, name: str, python: str) -> EngineStartFailed:
+    reason = f"{python} has no package {name}; {SET_UP}, or install it there."
+    return EngineStartFailed(engine_kind=engine_kind, reason=reason)
 
 
 def load_engine(start: Start, sink: Sink) -> EngineAdapter:

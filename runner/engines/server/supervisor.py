@@ -7,6 +7,7 @@ while the engine is loaded, or loaded again, wait instead of being refused.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed
 from runner.engines.guides.check import PROCESS_NAME
 from runner.engines.protocol.client import EngineClient
+from runner.engines.server.loading import missing_package
 from runner.engines.server.start import Start
 from runner.supervision.child import Child, Log, with_parent
 from runner.supervision.failures import ProcessFailure
@@ -28,6 +30,7 @@ from runner.supervision.supervised import SupervisedProcess
 from runner.supervision.tuning import restore_malloc
 
 _BACKLOG = 64
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'$")
 _STOP_GRACE_S = 10.0
 _HANG_TIMEOUT_S = 10.0
 _SILENCE_S = 3.0
@@ -103,8 +106,10 @@ class EngineServer(SupervisedProcess):
         return {pid: name for pid, name in found.items() if name_of(pid).encode() != PROCESS_NAME}
 
     def start_error(self, reason: str) -> CodedError:
-        reason = f"{reason}; its last log lines: {self.child.last_lines()}"
-        return EngineStartFailed(engine_kind=self._start_message.engine_kind, reason=reason)
+        kind, last_lines = self._start_message.engine_kind, self.child.last_lines()
+        if missing := _MISSING_MODULE.search(last_lines):  # Its main module could not be imported.
+            return missing_package(kind, missing[1], self._python)
+        return EngineStartFailed(engine_kind=kind, reason=f"{reason}; its last log lines: {last_lines}")
 
     def stop_signal(self) -> signal.Signals:
         # It reacts to SIGTERM once its engine is loaded.

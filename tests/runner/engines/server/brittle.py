@@ -102,6 +102,6 @@ class BrittleEngine:
 
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> BrittleEngine:
-    if "error" in options:
-        raise ImportError(options["error"])
+    if "missing" in options:
+        raise ModuleNotFoundError(name=options["missing"])
     return BrittleEngine(sink)
