@@ -33,6 +33,8 @@ def open_served_engine(
     check = partial(check_servable, settings)
     limit_gib = settings.cache_limit_gib
     if settings.weights:
+        if settings.model_id:
+            log("engine: MODEL_ID is not used, because COG_WEIGHTS names an engine")
         return open_engine(
             settings.weights,
             settings.cache_dir,

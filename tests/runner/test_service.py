@@ -18,6 +18,7 @@ from errors.settings import InvalidSetting
 from runner.service import Service
 from runner.settings.paths import engine_socket_path
 from runner.settings.settings import load_settings
+from runner.supervision.child import Log
 
 
 def engine_tar(folder: Path, facts: EngineFacts) -> Path:
@@ -29,9 +30,9 @@ def engine_tar(folder: Path, facts: EngineFacts) -> Path:
     return folder / "engine.tar"
 
 
-def open_service(tmp_path: Path, **environment: str) -> None:
+def open_service(tmp_path: Path, log: Log = lambda line: None, **environment: str) -> None:
     settings = load_settings({"COG_TRITON_CACHE": str(tmp_path / "cache"), **environment})
-    asyncio.run(Service(settings, lambda line: None).open())
+    asyncio.run(Service(settings, log).open())
 
 
 @pytest.mark.servers
@@ -55,8 +56,10 @@ def test_an_engine_that_needs_a_gpu_is_refused_before_anything_starts(
 @pytest.mark.servers
 def test_a_world_size_that_disagrees_with_the_engine_is_refused(tmp_path: Path) -> None:
     tar = engine_tar(tmp_path, EngineFacts(engine_kind="paced", world_size=2))
+    lines: list[str] = []
     with pytest.raises(InvalidSetting, match="WORLD_SIZE must be 2"):
-        open_service(tmp_path, COG_WEIGHTS=str(tar), WORLD_SIZE="4")
+        open_service(tmp_path, lines.append, COG_WEIGHTS=str(tar), MODEL_ID="a/b", WORLD_SIZE="4")
+    assert "engine: MODEL_ID is not used, because COG_WEIGHTS names an engine" in lines
 
 
 def test_a_folder_too_long_for_a_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
