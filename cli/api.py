@@ -36,12 +36,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _serve(settings: Settings, engine: Engine, place: TritonAddress) -> None:
+    limit_s = settings.triton_start_timeout_s
     with LiveLine() as line:
 
         def show(reason: str) -> None:
-            line.show(f"waiting for Triton at {place.address}: {reason}", is_new=False)
+            limit = f"for at most {limit_s:g} s (TRITON_START_TIMEOUT)"
+            line.show(f"waiting {limit} for Triton at {place.address}: {reason}", is_new=False)
 
-        model = await wait_for_triton(place, settings.triton_start_timeout_s, show)
+        model = await wait_for_triton(place, limit_s, show)
     print(f"Triton   {place.address}, model {place.model}")
     if not model.is_decoupled:
         print(
