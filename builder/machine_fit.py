@@ -53,18 +53,19 @@ def fit_here(file: ConfigFile, found: Survey, folder: Path) -> MachineFit:
     fit.rows["model"] = fit.model_name + at
     fit.rows["engine"] = f"{config.engine_kind}, on {KINDS[config.engine_kind].runs_on}"
     fit.rows["weights"] = in_words(found.total_bytes)
-    if MODULES_NAME in found.sizes_bytes:
+    embeds = MODULES_NAME in found.sizes_bytes
+    if embeds:
         fit.rows["task"] = "embeddings, at /v1/embeddings"
     try:
         if KINDS[config.engine_kind].serves_models and found.values:
-            _fit_memory(fit, found.values)
+            _fit_memory(fit, found.values, embeds=embeds)
     except UnknownShape as exc:
         fit.rows["memory"] = f"not known: the model's config.json has no {exc}"
     _fit_disk(fit, found, folder)
     return fit
 
 
-def _fit_memory(fit: MachineFit, values: Mapping[str, Any]) -> None:
+def _fit_memory(fit: MachineFit, values: Mapping[str, Any], *, embeds: bool) -> None:
     shape, gpus, config = shape_of(values), visible_gpus(), fit.config
     stored = stored_precision(values)
     fit.rows["model"] += f", {count_in_words(shape.num_parameters)} parameters"
@@ -75,7 +76,7 @@ def _fit_memory(fit: MachineFit, values: Mapping[str, Any]) -> None:
     if gpus:
         _fit_on_gpus(fit, demanded, gpus if needs_gpu else gpus[:1])
     elif not needs_gpu:
-        _fit_in_main_memory(fit, main_memory(shape, precision, values))
+        _fit_in_main_memory(fit, main_memory(shape, precision, values, embeds=embeds))
 
 
 def _fit_in_main_memory(fit: MachineFit, needed: MainMemory) -> None:

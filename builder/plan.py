@@ -50,7 +50,8 @@ def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> 
     else:
         with open_work(file, lambda line: None, None) as work:
             found = survey(file.config, work, with_weights=planned.takes_weights)
-        if MODULES_NAME in found.sizes_bytes:
+        planned.embeds = MODULES_NAME in found.sizes_bytes
+        if planned.embeds:
             yield "task          embeddings, at /v1/embeddings"
         verb, at = ("model files", "") if found.revision is None else ("download", f" at {found.revision}")
         yield from _files(verb, found.sizes_bytes, at)

@@ -60,6 +60,8 @@ class EnginePlan(ABC):
     """How an engine kind builds a config. ``takes_weights``: whether it needs the model's weights."""
 
     takes_weights = True
+    embeds = False
+    """The model makes embeddings. It is known once the model's files are listed."""
     notes: Sequence[str] = ()
     """For the config's author; they do not depend on the model."""
 

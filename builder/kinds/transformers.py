@@ -20,7 +20,7 @@ _INDEX = "model.safetensors.index.json"
 class Plan(EnginePlan):
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
         max_seq_len = ModelConfig(values).max_seq_len(self.config.max_seq_len)
-        return size_lines(values, self.config.dtype, max_seq_len, needs_gpu=False)
+        return size_lines(values, self.config.dtype, max_seq_len, needs_gpu=False, embeds=self.embeds)
 
     def steps(self) -> Sequence[Step]:
         return [

@@ -34,7 +34,8 @@ class Plan(EnginePlan):
 
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
         max_seq_len = _max_seq_len(self._arguments, ModelConfig(values))
-        return size_lines(values, _dtype(self._arguments), max_seq_len, needs_gpu=True)
+        dtype = _dtype(self._arguments)
+        return size_lines(values, dtype, max_seq_len, needs_gpu=True, embeds=self.embeds)
 
     def steps(self) -> Sequence[Step]:
         given = (f"{name}={value}" for name, value in sorted(self._arguments.items()))

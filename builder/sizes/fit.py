@@ -139,7 +139,7 @@ class MainMemory:
     weight_bytes: int
     cache: CpuCache
     least_bytes: int
-    """With the KV cache of one short sequence."""
+    """With the KV cache, if any, of one short sequence."""
 
     @property
     def fits(self) -> bool:
@@ -150,14 +150,22 @@ class MainMemory:
         if not self.fits:
             return f"at least {in_words(self.least_bytes)} as {self.dtype}, {present}: does not fit here"
         total = in_words(self.weight_bytes + self.cache.num_bytes + PROGRAM_BYTES)
-        cache = f"KV cache of {self.cache.num_tokens:,} tokens {in_words(self.cache.num_bytes)}"
-        return f"{total} {present}: weights as {self.dtype} {in_words(self.weight_bytes)}, {cache}"
+        parts = [f"weights as {self.dtype} {in_words(self.weight_bytes)}"]
+        if self.cache.num_tokens:
+            cache = f"KV cache of {self.cache.num_tokens:,} tokens with its masks"
+            parts.append(f"{cache} {in_words(self.cache.num_bytes)}")
+        return f"{total} {present}: {', '.join(parts)}, torch and the runner {in_words(PROGRAM_BYTES)}"
 
 
-def main_memory(shape: ModelShape, precision: Precision, values: Mapping[str, Any]) -> MainMemory:
+def main_memory(
+    shape: ModelShape, precision: Precision, values: Mapping[str, Any], *, embeds: bool
+) -> MainMemory:
+    """Return what a model takes. One that makes embeddings has no KV cache."""
     weights, of_token = weight_bytes(shape, precision), kv_bytes_per_token(shape, precision)
     length = ModelConfig(values).max_position_embeddings or MIN_SEQ_LEN
     present = ram_here_bytes()
+    if embeds:
+        return MainMemory(present, precision.dtype, weights, CpuCache(0, 0), weights + PROGRAM_BYTES)
     cache = cpu_cache(
         present_bytes=present,
         weight_bytes=weights,
@@ -170,7 +178,7 @@ def main_memory(shape: ModelShape, precision: Precision, values: Mapping[str, An
 
 
 def size_lines(
-    values: Mapping[str, Any], dtype: str | None, max_seq_len: int | None, *, needs_gpu: bool
+    values: Mapping[str, Any], dtype: str | None, max_seq_len: int | None, *, needs_gpu: bool, embeds: bool
 ) -> list[str]:
     """A plan's lines about sizes: in the precision that this machine would run, and on common GPUs."""
     try:
@@ -179,14 +187,16 @@ def size_lines(
         return [f"sizes are not known: the model's config.json has no {exc}"]
     gpus = visible_gpus()
     running = running_precision(values, dtype, on_cpu=not needs_gpu and not gpus, half=needs_gpu)
-    lines = _weight_lines(shape, stored_precision(values), running, max_seq_len)
+    lines = _weight_lines(shape, stored_precision(values), running, None if embeds else max_seq_len)
     if gpus:
         demanded = demand(shape, running, values, max_seq_len)
         lines.append(f"memory        {_verdict(demanded, gpus if needs_gpu else gpus[:1])}")
     elif needs_gpu:
         lines.append("memory        does not fit here: there is no NVIDIA GPU")
     else:
-        lines.append(f"memory        {main_memory(shape, running, values)}")
+        lines.append(f"memory        {main_memory(shape, running, values, embeds=embeds)}")
+    if embeds:
+        return lines
     on_gpu = running_precision(values, dtype, on_cpu=False, half=True)
     return [*lines, *market_lines(demand(shape, on_gpu, values, max_seq_len))]
 
@@ -216,7 +226,9 @@ def _weight_lines(
     if max_seq_len is not None:
         of_sequence = in_words(kv_bytes_per_sequence(of_token, max_seq_len))
         per_sequence = f"{of_sequence} per sequence of {max_seq_len} tokens"
-        lines.append(f"KV cache      {in_words(of_token)} per token, {per_sequence}")
+        lines.append(
+            f"KV cache      {in_words(of_token)} per token, {per_sequence} ({running.kv_dtype or running.dtype})"
+        )
     return lines
 
 

@@ -93,6 +93,7 @@ def test_of_an_embedding_model_the_task_is_told(tmp_path: Path, repository: Repo
     repository.files["modules.json"] = b"[]"
     lines = lines_of(tmp_path, {"model_id": MODEL_ID})
     assert line_of(lines, "task") == "task embeddings, at /v1/embeddings"
+    assert not any("KV cache" in line for line in lines)
 
 
 def test_without_the_hub_one_line_tells_what_is_missing_and_the_command_fails(
@@ -119,7 +120,9 @@ def test_a_model_in_a_tar_is_not_fetched_for_a_plan(tmp_path: Path) -> None:
 
 def test_other_kinds_tell_what_they_have_sizes_of(tmp_path: Path, repository: Repository) -> None:
     lines = lines_of(tmp_path, {"model_id": MODEL_ID})
-    assert line_of(lines, "KV cache") == "KV cache 64 B per token, 4.0 KiB per sequence of 64 tokens"
+    assert (
+        line_of(lines, "KV cache") == "KV cache 64 B per token, 4.0 KiB per sequence of 64 tokens (float32)"
+    )
     paced = lines_of(tmp_path, {"engine": "paced", "model_id": MODEL_ID, "paced": {"tokens_per_second": 1}})
     assert not any("safetensors" in line for line in paced)
 
