@@ -225,10 +225,8 @@ def _weight_lines(
     ]
     if max_seq_len is not None:
         of_sequence = in_words(kv_bytes_per_sequence(of_token, max_seq_len))
-        per_sequence = f"{of_sequence} per sequence of {max_seq_len} tokens"
-        lines.append(
-            f"KV cache      {in_words(of_token)} per token, {per_sequence} ({running.kv_dtype or running.dtype})"
-        )
+        per_sequence = f"{of_sequence} per sequence of {max_seq_len} tokens ({running.dtype})"
+        lines.append(f"KV cache      {in_words(of_token)} per token, {per_sequence}")
     return lines
 
 

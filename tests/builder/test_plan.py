@@ -120,9 +120,10 @@ def test_a_model_in_a_tar_is_not_fetched_for_a_plan(tmp_path: Path) -> None:
 
 def test_other_kinds_tell_what_they_have_sizes_of(tmp_path: Path, repository: Repository) -> None:
     lines = lines_of(tmp_path, {"model_id": MODEL_ID})
-    assert (
-        line_of(lines, "KV cache") == "KV cache 64 B per token, 4.0 KiB per sequence of 64 tokens (float32)"
-    )
+    cache = line_of(lines, "KV cache")
+    assert cache == "KV cache 64 B per token, 4.0 KiB per sequence of 64 tokens (float32)"
+    parts = r"weights as float32 .*, KV cache of .* tokens with its masks .*, torch and the runner 1.0 GiB"
+    assert re.search(parts, line_of(lines, "memory"))
     paced = lines_of(tmp_path, {"engine": "paced", "model_id": MODEL_ID, "paced": {"tokens_per_second": 1}})
     assert not any("safetensors" in line for line in paced)
 
