@@ -98,7 +98,7 @@ async def serve(start: Start) -> None:
         await requests.wait_for_engine()  # The first clients may be waiting already.
         others = [socket.socket(fileno=each) for each in start.others_fds]
         server = Server(observed, settings, requests, tracing, others)
-        await server.serve(sockets=[socket.socket(fileno=each) for each in start.socket_fds])
+        await server.serve([socket.socket(fileno=each) for each in start.socket_fds])
 
 
 def _client(start: Start, kind: str) -> NvidiaClient | EngineClient:

@@ -8,7 +8,9 @@ begun. When there are too many, large requests wait unread until there is room (
 those that are arriving is refused. Small requests never wait.
 """
 
+import asyncio
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +47,10 @@ class Connection(Protocol):
         """Close the connection, after an answer if it waits for one."""
         ...
 
+    def shut_down(self) -> None:
+        """Close the connection, once what was received is answered."""
+        ...
+
 
 @dataclass
 class _Arrival:
@@ -62,6 +68,8 @@ class Connections:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.turns = Turns()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """Those that answer requests."""
         self._max_buffered_bytes = limits.max_body_bytes + BUFFER_BYTES
         self._buffered_bytes = 0
         self._all: set[Connection] = set()
@@ -73,6 +81,9 @@ class Connections:
         self._held: dict[Connection, None] = {}
         self._favoured: Connection | None = None
         """Received although there is no room, so that one request always goes on."""
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._all))
 
     @property
     def has_room(self) -> bool:

@@ -10,16 +10,16 @@ from functools import cache
 from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Scope
-from uvicorn.protocols.http.flow_control import FlowControl
 
 from errors.api import InternalError
 from errors.coded_error import CodedError
-from runner.api.error_response import Fields, body_of, status_of
-from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
-from runner.supervision.http_rules import date, extra_headers
+from runner.api.http_server.flow import FlowControl
+from runner.supervision.http_rules import date
 
 _MOST_WAITING = 32
 """With more, the first would wait for long; with fewer, clients sleep in between (docs/measurements/)."""
+BUSY = "its requests are not taken as fast as they arrive"
+"""A reason not to read a connection."""
 _WITHOUT_BODY = (204, 304)
 _PAUSE_BYTES = 1 << 16
 """Of a body that the application has not taken yet: no more is read."""
@@ -31,18 +31,12 @@ def status_line(status: int) -> bytes:
     return b"HTTP/1.1 %d %b\r\n" % (status, http.HTTPStatus(status).phrase.encode())
 
 
-def refusal(error: CodedError, path: str, *, has_body: bool) -> bytes:
-    """The whole answer to a request for ``path`` that does not reach the application."""
-    body = body_of(path)(error, Fields())
-    headers = [
-        (b"date", date()),
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
-        (REQUEST_ID_HEADER.lower().encode(), request_id_of(None).encode()),
-        *extra_headers(error),
-    ]
-    head = status_line(status_of(error)) + b"".join(b"%b: %b\r\n" % each for each in headers)
+def whole_answer(
+    status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, has_body: bool
+) -> bytes:
+    """Write an answer after which the connection is closed."""
+    lines = [(b"date", date()), *headers, (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+    head = status_line(status) + b"".join(b"%b: %b\r\n" % each for each in lines)
     return head + b"\r\n" + (body if has_body else b"")
 
 
@@ -78,11 +72,6 @@ class HTTPConnection(Protocol):
 
     @property
     def flow(self) -> FlowControl: ...
-
-    @property
-    def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """Of each answer."""
-        ...
 
     def release(self) -> None:
         """The bytes that were received are used."""
@@ -142,7 +131,7 @@ class Exchange:
         """A part of the request's body."""
         self._request_body += data
         if len(self._request_body) > _PAUSE_BYTES:
-            self._connection.flow.pause_reading()
+            self._connection.flow.pause_reading(BUSY)
         self._wake()
 
     def received_all(self) -> None:
@@ -173,20 +162,21 @@ class Exchange:
             self._expects_continue = False
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         while not self._is_over() and (self._is_taken or not (self._request_body or self._is_received)):
-            self._connection.flow.resume_reading()
+            self._connection.flow.resume_reading(BUSY)
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if self._is_over():
             return {"type": "http.disconnect"}
         self._is_taken = self._is_received
         if self._is_taken:
-            self._connection.flow.resume_reading()  # Else a disconnect of the client would not be noticed.
+            # Else a disconnect of the client would not be noticed.
+            self._connection.flow.resume_reading(BUSY)
         body, self._request_body = bytes(self._request_body), bytearray()
         return {"type": "http.request", "body": body, "more_body": not self._is_received}
 
     async def send(self, message: Message) -> None:
         connection = self._connection
-        if connection.flow.write_paused and not self.is_disconnected:
+        if not connection.flow.is_writable:
             await connection.flow.drain()
         if self.is_disconnected:
             return
@@ -205,7 +195,7 @@ class Exchange:
             connection.answered()
 
     def is_ready(self) -> bool:
-        return not (self._connection.flow.write_paused or self.is_disconnected)
+        return self._connection.flow.is_writable and not self.is_disconnected
 
     def write(self, data: bytes) -> None:
         _WRITES.add(self._connection.transport, self._part(data))
@@ -215,8 +205,8 @@ class Exchange:
         self.has_started = True
         self._expects_continue = False
         self._sends_body = self._sends_body and status not in _WITHOUT_BODY
-        lines = [status_line(status)]
-        for name, value in (*self._connection.default_headers, *headers):
+        lines = [status_line(status), b"date: %b\r\n" % date()]
+        for name, value in headers:
             lines.append(b"%b: %b\r\n" % (name, value))
             if name == b"content-length":
                 self._is_chunked = False

@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from typing import Any, ClassVar
+from collections.abc import Callable
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn import Config
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.server import ServerState
+from starlette.types import ASGIApp
 
 from errors.api import BodyTooLarge, HeaderTooLarge, InvalidHTTP
 from errors.coded_error import CodedError
 from runner.api.call import CONNECTION_KEY
 from runner.api.http_server.connections import Connections
-from runner.api.http_server.exchange import Exchange, refusal
-from runner.supervision.http_rules import check_head, refusal_of, split_target
+from runner.api.http_server.exchange import BUSY, Exchange, whole_answer
+from runner.api.http_server.flow import FlowControl
+from runner.supervision.http_rules import check_head, extra_headers, refusal_of, split_target
 from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_BYTES, SMALL_PER_PART
 
 _MAX_PIPELINED = 8
@@ -36,21 +35,17 @@ _LINGER_BYTES = 1 << 20
 """What is read after a refusal. NOTE: if unread data is left, the client's kernel may drop our answer."""
 
 
-class _Flow(FlowControl):
-    """Nothing is read while the connection is held or waits for its turn, whatever else asks for it."""
-
-    is_held = False
-    is_waiting = False
-
-    def resume_reading(self) -> None:
-        if not self.is_held and not self.is_waiting:
-            super().resume_reading()
+_HELD, _TURN = "there is no room", "it is not its turn"
+Refusal = tuple[int, list[tuple[bytes, bytes]], bytes]
+"""Status, headers and body."""
+Refuse = Callable[[CodedError, str], Refusal | None]
+"""Words the answer to a request for a path that does not reach the application; None: it gets none."""
 
 
 class _Parser(HttpRequestParser):
     """NOTE: httptools reads no body after an offer to upgrade the connection, and nothing after that."""
 
-    def __init__(self, protocol: BoundedProtocol) -> None:
+    def __init__(self, protocol: HTTPConnection) -> None:
         super().__init__(protocol)
         # Of a client that sends more after ``connection: close``, its first request is answered.
         self.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -63,13 +58,11 @@ class _Parser(HttpRequestParser):
             self._protocol.read_without_upgrade(data[exc.args[0] :])
 
 
-class BoundedProtocol(asyncio.Protocol):
-    """What ``uvicorn.Server`` makes for each connection. A subclass sets ``registry``."""
-
-    registry: ClassVar[Connections]
+class HTTPConnection(asyncio.Protocol):
+    """One connection of a client, whose requests an ASGI application answers."""
 
     transport: asyncio.Transport
-    flow: _Flow
+    flow: FlowControl
     buffered_bytes = 0
     _url = b""
     _expects_continue = False
@@ -85,16 +78,11 @@ class BoundedProtocol(asyncio.Protocol):
     """Lines of a head and small chunks of the last read."""
     _is_refused = False
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        self._application: Any = config.loaded_app
-        self._loop = _loop or asyncio.get_running_loop()
-        self._server_state = server_state
+    def __init__(self, application: ASGIApp, registry: Connections, refuse: Refuse) -> None:
+        self._application = application
+        self.registry = registry
+        self._refusal = refuse
+        self._loop = asyncio.get_running_loop()
         self._parser = _Parser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._last: Exchange | None = None
@@ -104,22 +92,16 @@ class BoundedProtocol(asyncio.Protocol):
         self._pipeline: deque[Exchange] = deque()
         """Those that wait for its end."""
 
-    @property
-    def default_headers(self) -> list[tuple[bytes, bytes]]:
-        return self._server_state.default_headers
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self._address = (transport.get_extra_info("sockname") or ())[:2]
-        self._server_state.connections.add(self)  # type: ignore[arg-type]
-        self.flow = _Flow(transport)
+        self.flow = FlowControl(transport)
         self._limit_read(FIRST_READ_BYTES)
         self.registry.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.registry.closed(self)
-        self._server_state.connections.discard(self)
         self.flow.resume_writing()
         unanswered = {self._last, self._running, *self._pipeline}
         self._pipeline.clear()
@@ -129,7 +111,7 @@ class BoundedProtocol(asyncio.Protocol):
             if exchange is not None and not exchange.is_complete:
                 exchange.disconnected()
 
-    def shutdown(self) -> None:
+    def shut_down(self) -> None:
         """Close the connection, once what was received is answered."""
         if self._last is None or self._last.is_complete:
             self.transport.close()
@@ -242,7 +224,7 @@ class BoundedProtocol(asyncio.Protocol):
         else:
             self._pipeline.append(exchange)
             if len(self._pipeline) >= _MAX_PIPELINED // 2:
-                self.flow.pause_reading()
+                self.flow.pause_reading(BUSY)
 
     def read_without_upgrade(self, rest: bytes) -> None:
         """Read the request again from its head, without the offer. ``rest``: what came after the head."""
@@ -269,14 +251,13 @@ class BoundedProtocol(asyncio.Protocol):
     def _start(self, exchange: Exchange) -> None:
         self._running = exchange
         task = self._loop.create_task(exchange.run(self._application))
-        self._server_state.tasks.add(task)
-        task.add_done_callback(self._server_state.tasks.discard)
+        self.registry.tasks.add(task)
+        task.add_done_callback(self.registry.tasks.discard)
 
     def answered(self) -> None:
         """The next one of the pipeline has its turn."""
-        self._server_state.total_requests += 1
         if not self.transport.is_closing():
-            self.flow.resume_reading()
+            self.flow.resume_reading(BUSY)
             if self._pipeline:
                 self._start(self._pipeline.popleft())
         if self._running is None or self._running.is_complete:
@@ -285,34 +266,33 @@ class BoundedProtocol(asyncio.Protocol):
             self.transport.close()  # The client may or may not send the body.
 
     def hold(self) -> None:
-        self.flow.is_held = True
-        self.flow.pause_reading()
+        self.flow.pause_reading(_HELD)
 
     def resume(self) -> None:
-        self.flow.is_held = False
-        self.flow.resume_reading()
+        self.flow.resume_reading(_HELD)
 
     def is_closing(self) -> bool:
         return self.transport.is_closing()
 
     def pause_reading(self) -> None:
         """Until it is this connection's turn."""
-        self.flow.is_waiting = True
-        self.flow.pause_reading()
+        self.flow.pause_reading(_TURN)
 
     def resume_reading(self) -> None:
-        self.flow.is_waiting = False
-        self.flow.resume_reading()
+        self.flow.resume_reading(_TURN)
 
     def refuse(self, error: CodedError | None) -> None:
         """Close the connection, after an answer if its client waits for one."""
         self._is_refused = True
         self.resume()
-        if error is None or not self._can_answer():
+        refusal = None if error is None else self._refusal(error, self._url.decode("latin-1"))
+        if error is None or refusal is None or not self._can_answer():
             self.transport.close()
             return
+        status, headers, body = refusal
         has_body = not (self._is_receiving and self._parser.get_method() == b"HEAD")
-        self.transport.write(refusal(error, self._url.decode("latin-1"), has_body=has_body))
+        headers = [*headers, *extra_headers(error)]
+        self.transport.write(whole_answer(status, headers, body, has_body=has_body))
         if self._last is not None:
             self._last.disconnected()
         if not self._is_receiving:

@@ -6,7 +6,7 @@ import asyncio
 import resource
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from unittest.mock import MagicMock
 
 import pytest
@@ -19,9 +19,8 @@ from runner.settings.settings import load_settings
 
 @pytest.fixture(autouse=True)
 def _limits_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of open files of this process; and its signals are pytest's."""
+    """Leave the number of open files of this process as it is."""
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-    monkeypatch.setattr(Server, "capture_signals", lambda _: nullcontext())
 
 
 def listening() -> socket.socket:
@@ -36,13 +35,11 @@ async def serving(
 ) -> AsyncIterator[Server]:
     settings = load_settings({"ENGINE_DIR": ".", "OPENAI_MAX_CONNECTIONS": str(most)})
     server = Server(application, settings, MagicMock(), None, [other])
-    task = asyncio.create_task(server.serve(sockets=[own]))
-    while not server.started:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    task = asyncio.create_task(server.serve([own]))
     try:
         yield server
     finally:
-        server.should_exit = True
+        server.stopped.set()
         await task
 
 
@@ -59,9 +56,9 @@ def test_who_waits_for_another_is_answered_unless_this_one_stops() -> None:
             reader, writer = await ask(other)
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             writer.close()
-            server.should_exit = True
+            server.stopped.set()
             _, writer = await ask(other)
-            await server.on_tick(1)
+            await asyncio.sleep(0.3)
             other.accept()[0].close()  # It waits still.
             writer.close()
         other.close()
@@ -79,11 +76,11 @@ def test_without_room_nothing_is_taken() -> None:
             await may_end.wait()
             await PlainTextResponse("ok")(scope, receive, send)
 
-        async with serving(application, own, other, most=1) as server:
+        async with serving(application, own, other, most=1):
             reader, running = await ask(own)
             await has_begun.wait()
             _, waiting = await ask(other)
-            await server.on_tick(1)
+            await asyncio.sleep(0.3)
             other.accept()[0].close()
             may_end.set()
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")

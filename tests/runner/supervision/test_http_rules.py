@@ -13,12 +13,10 @@ from unittest.mock import MagicMock
 import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-from uvicorn import Config
-from uvicorn.server import ServerState
 
 from runner.api.http_server.connections import Connections, Limits
-from runner.api.http_server.protocol import BoundedProtocol
-from runner.supervision.http_rules import date
+from runner.api.http_server.protocol import HTTPConnection
+from runner.api.http_server.server import refuse
 from tests.hostile import chunked, request
 from tests.runner.triton_server.front.http.client import Client
 
@@ -49,12 +47,7 @@ async def ask_api(data: bytes, seen: list[tuple[str, bytes]]) -> bytes:
         for part in (b"a", b"b", b""):
             await send({"type": "http.response.body", "body": part, "more_body": part != b""})
 
-    config = Config(application, lifespan="off", log_config=None)
-    config.load()
-    state = ServerState()
-    state.default_headers = [(b"date", date())]  # uvicorn's server renews it every second.
-    connection = BoundedProtocol(config, state, {})
-    connection.registry = Connections(_LIMITS)  # type: ignore[misc]
+    connection = HTTPConnection(application, Connections(_LIMITS), refuse)
     transport = MagicMock(asyncio.Transport)
     transport.get_extra_info.return_value = None
     transport.is_closing.return_value = False
