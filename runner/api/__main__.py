@@ -15,9 +15,9 @@ from runner.api.application import API
 from runner.api.asgi import make_application
 from runner.api.call import GENERATION_PATHS, Call
 from runner.api.call_observer import CallObserver
-from runner.api.http_server.server import Server
 from runner.api.limits import Admission
 from runner.api.served import Served
+from runner.api.server import Server
 from runner.api.start import Start
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Output, Submit

@@ -24,7 +24,7 @@ from runner.api.document import make_document
 from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generation_response import Generate, GenerationResponse, GenerationService, Prepare
 from runner.api.generations import PromptRequest
-from runner.api.http_server.idle_streams import IdleStreams
+from runner.api.idle_streams import IdleStreams
 from runner.api.limits import Admission, run_within
 from runner.api.messages import order as messages_order
 from runner.api.messages.answers import InputTokens

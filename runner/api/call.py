@@ -9,6 +9,7 @@ from typing import Protocol, cast
 from starlette.types import Scope
 
 from errors.coded_error import CodedError
+from runner.http.exchange import EXCHANGE_KEY
 
 EMBEDDINGS_PATH = "/v1/embeddings"
 GENERATION_PATHS = {
@@ -21,8 +22,6 @@ GENERATION_PATHS = {
 """With the name of the operation by OpenTelemetry's conventions. Requests for other paths are not counted."""
 _REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")
 _KEY = "cog_triton.call"
-CONNECTION_KEY = "cog_triton.connection"
-"""In the scope: the call's ``ClientConnection``."""
 
 
 class ClientConnection(Protocol):
@@ -78,7 +77,7 @@ class Call:
 
 
 def begin_call(scope: Scope, request_id: str) -> Call:
-    call = scope[_KEY] = Call(request_id, scope["path"], scope.get(CONNECTION_KEY))
+    call = scope[_KEY] = Call(request_id, scope["path"], scope.get(EXCHANGE_KEY))
     return call
 
 

@@ -17,7 +17,7 @@ from errors.coded_error import CodedError
 from runner.api.call import Call, ClientConnection, call_of
 from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generations import Generations, Piece, PromptRequest
-from runner.api.http_server.idle_streams import IdleStreams
+from runner.api.idle_streams import IdleStreams
 from runner.api.limits import Admission, Admitted, run_within
 from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation

@@ -11,7 +11,7 @@ import pytest
 
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
-from runner.api.http_server.idle_streams import IdleStreams
+from runner.api.idle_streams import IdleStreams
 from tests.runner.api.writing_model import WritingModel
 
 MESSAGES = [{"role": "user", "content": "a"}]

@@ -13,7 +13,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runner.api.http_server.server import Server
+from runner.api.server import Server
 from runner.settings.settings import load_settings
 
 

@@ -13,7 +13,7 @@ from http import HTTPStatus
 
 from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference, RequestTooLarge
-from runner.supervision.http_rules import date, extra_headers
+from runner.http.rules import date, extra_headers
 from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_PER_PART
 from runner.triton_server.front.answers import error_body, statuses_of
 from runner.triton_server.front.budget import Budget

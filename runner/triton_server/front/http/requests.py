@@ -9,7 +9,7 @@ import httptools
 
 from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference, RequestTooLarge
-from runner.supervision.http_rules import RULED_HEADERS, check_head, refusal_of, split_target
+from runner.http.rules import RULED_HEADERS, check_head, refusal_of, split_target
 from runner.supervision.turns import MAX_READ_BYTES, SMALL_BYTES
 from runner.triton_server.front.budget import Share
 

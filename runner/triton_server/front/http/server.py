@@ -10,9 +10,9 @@ import msgspec
 
 from errors.api import InvalidAPIKey
 from errors.triton_front import ClosedEndpoint, InvalidInference
+from runner.http.rules import ALLOWED_METHODS
 from runner.settings.api_keys import APIKeys
 from runner.supervision.health import HTTPAnswer
-from runner.supervision.http_rules import ALLOWED_METHODS
 from runner.supervision.json_bounds import JSONBounds
 from runner.triton_server.front.answers import error_body
 from runner.triton_server.front.http.answers import Answer, InferAnswer, StreamAnswer, coded, fail

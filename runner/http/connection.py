@@ -16,11 +16,10 @@ from starlette.types import ASGIApp
 
 from errors.api import BodyTooLarge, HeaderTooLarge, InvalidHTTP
 from errors.coded_error import CodedError
-from runner.api.call import CONNECTION_KEY
-from runner.api.http_server.connections import Connections
-from runner.api.http_server.exchange import BUSY, Exchange, whole_answer
-from runner.api.http_server.flow import FlowControl
-from runner.supervision.http_rules import check_head, extra_headers, refusal_of, split_target
+from runner.http.connections import Connections
+from runner.http.exchange import BUSY, EXCHANGE_KEY, Exchange, whole_answer
+from runner.http.flow import FlowControl
+from runner.http.rules import check_head, extra_headers, refusal_of, split_target
 from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_BYTES, SMALL_PER_PART
 
 _MAX_PIPELINED = 8
@@ -212,7 +211,7 @@ class HTTPConnection(asyncio.Protocol):
             "raw_path": target.raw_path,
             "query_string": target.query,
         }
-        exchange = scope[CONNECTION_KEY] = Exchange(
+        exchange = scope[EXCHANGE_KEY] = Exchange(
             self,
             scope,
             keeps_alive=http_version != "1.0" and parser.should_keep_alive(),

@@ -13,11 +13,13 @@ from starlette.types import ASGIApp, Message, Scope
 
 from errors.api import InternalError
 from errors.coded_error import CodedError
-from runner.api.http_server.flow import FlowControl
-from runner.supervision.http_rules import date
+from runner.http.flow import FlowControl
+from runner.http.rules import date
 
 _MOST_WAITING = 32
 """With more, the first would wait for long; with fewer, clients sleep in between (docs/measurements/)."""
+EXCHANGE_KEY = "cog_triton.exchange"
+"""The key of a scope's ``Exchange``."""
 BUSY = "its requests are not taken as fast as they arrive"
 """A reason not to read a connection."""
 _WITHOUT_BODY = (204, 304)
@@ -87,7 +89,7 @@ class HTTPConnection(Protocol):
 
 
 class Exchange:
-    """A ``runner.api.call.ClientConnection``. The head of an answer is sent with its body's beginning."""
+    """One request and its answer, whose head is sent with the beginning of its body."""
 
     def __init__(
         self, connection: HTTPConnection, scope: Scope, *, keeps_alive: bool, expects_continue: bool

@@ -13,9 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from errors.api import InternalError, ReceivingTooMuch, RequestNotReceived, TooManyConnections
 from errors.coded_error import CodedError
-from runner.api.http_server import connections as module
-from runner.api.http_server.connections import BUFFER_BYTES, Connections, Limits
-from runner.api.http_server.protocol import HTTPConnection, Refusal
+from runner.http import connections as module
+from runner.http.connection import HTTPConnection, Refusal
+from runner.http.connections import BUFFER_BYTES, Connections, Limits
 
 MIB = 1 << 20
 ROOM = 8 * MIB + BUFFER_BYTES

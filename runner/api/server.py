@@ -11,10 +11,10 @@ from starlette.types import ASGIApp
 
 from errors.coded_error import CodedError
 from runner.api.error_response import Fields, body_of, status_of
-from runner.api.http_server.connections import Limits
-from runner.api.http_server.http_server import OTHER_FILES, HTTPServer
-from runner.api.http_server.protocol import Refusal
 from runner.generation.admission import RequestGuard
+from runner.http.connection import Refusal
+from runner.http.connections import Limits
+from runner.http.server import OTHER_FILES, HTTPServer
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
 from runner.observability.tracing import Tracing
 from runner.settings.settings import Settings

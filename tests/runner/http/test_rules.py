@@ -14,9 +14,9 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from runner.api.http_server.connections import Connections, Limits
-from runner.api.http_server.protocol import HTTPConnection
-from runner.api.http_server.server import refuse
+from runner.api.server import refuse
+from runner.http.connection import HTTPConnection
+from runner.http.connections import Connections, Limits
 from tests.hostile import chunked, request
 from tests.runner.triton_server.front.http.client import Client
 

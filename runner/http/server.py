@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp
 
-from runner.api.http_server.connections import Connections, Limits
-from runner.api.http_server.protocol import HTTPConnection, Refuse
+from runner.http.connection import HTTPConnection, Refuse
+from runner.http.connections import Connections, Limits
 
 _TICK_S = 0.1
 _ACCEPTED_AT_ONCE = 64
