@@ -67,9 +67,7 @@ def test_a_sequence_takes_whole_blocks() -> None:
     assert [kv_bytes_per_sequence(10, tokens) for tokens in (1, 64, 65)] == [640, 640, 1280]
 
 
-@pytest.mark.parametrize(
-    "split", [Parallelism(tp_size=2), Parallelism(tp_size=8), Parallelism(pp_size=4), Parallelism(2, 2, 2)]
-)
+@pytest.mark.parametrize("split", [Parallelism(tp_size=8), Parallelism(pp_size=4), Parallelism(2, 2, 2)])
 def test_a_rank_holds_its_part_and_all_ranks_together_at_least_the_whole(split: Parallelism) -> None:
     shape = shape_of(LLAMA_2_70B)
     whole = weight_bytes(shape, Precision())
@@ -92,15 +90,8 @@ def test_llama_2_7b_serves_from_a_24_gib_gpu_and_70b_from_no_single_one() -> Non
     assert small.sequences(exact) == 1
 
 
-@pytest.mark.parametrize(
-    ("count_bytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (13_476_839_424, "12.6 GiB"), (1 << 41, "2.0 TiB")],
-)
-def test_sizes_read_well(count_bytes: int, text: str) -> None:
-    assert in_words(count_bytes) == text
-
-
-def test_counts_read_well() -> None:
-    assert [count_in_words(each) for each in (6_738_415_616, 1_730_000, 5456, 12)] == [
-        "6.74 billion", "1.73 million", "5.46 thousand", "12",
-    ]  # fmt: skip
+def test_sizes_and_counts_read_well() -> None:
+    sizes = {0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 13_476_839_424: "12.6 GiB", 1 << 41: "2.0 TiB"}
+    assert {each: in_words(each) for each in sizes} == sizes
+    counts = {6_738_415_616: "6.74 billion", 1_730_000: "1.73 million", 5456: "5.46 thousand", 12: "12"}
+    assert {each: count_in_words(each) for each in counts} == counts

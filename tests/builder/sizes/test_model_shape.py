@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from builder.sizes.model_shape import UnknownShape, shape_of
 from tests.builder.sizes.published import GPT2, LLAMA_2_7B, LLAMA_3_70B, MIXTRAL_8X7B, PUBLISHED
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_count_is_the_published_one_within_a_percent(name: str) -> None:
-    config, published = PUBLISHED[name]
-    shape = shape_of(config)
-    assert shape.is_known
-    assert shape.num_parameters == pytest.approx(published, rel=0.01)
+def test_the_count_is_the_published_one_within_a_percent() -> None:
+    for config, published in PUBLISHED.values():
+        shape = shape_of(config)
+        assert shape.is_known
+        assert shape.num_parameters == pytest.approx(published, rel=0.01), config
 
 
 def test_a_multimodal_models_text_part_is_counted() -> None:
@@ -30,10 +27,10 @@ def test_an_unknown_family_is_counted_as_llama_like_and_said_not_to_be_known() -
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
-@pytest.mark.parametrize("value", [None, 0, -1, "4096", True, [1]])
-def test_a_config_without_a_needed_number_is_told_by_its_name(key: str, value: Any) -> None:
-    with pytest.raises(UnknownShape, match=key):
-        shape_of({**LLAMA_2_7B, key: value})
+def test_a_config_without_a_needed_number_is_told_by_its_name(key: str) -> None:
+    for value in (None, 0, -1, "4096", True, [1]):
+        with pytest.raises(UnknownShape, match=key):
+            shape_of({**LLAMA_2_7B, key: value})
 
 
 def test_heads_and_lengths_are_read_by_every_familys_names() -> None:
