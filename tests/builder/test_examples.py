@@ -1,7 +1,8 @@
-"""The examples are in today's form, without a word of old, and what they ask for can be built."""
+"""The examples are in today's form, without a word of old, and are planned from config.json alone."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,17 +10,12 @@ import pytest
 
 import builder
 from builder.config.file import read_config
+from builder.plan import plan_lines
 from builder.trtllm.rules import check
-from builder.trtllm.sizing import fit_model
-from builder.trtllm.summary import TrtllmBuild
+from tests.builder.trtllm.model_configs import MODEL_CONFIGS
 
 FOLDER = Path(builder.__path__[0]) / "examples"
-TRTLLM = sorted([*FOLDER.glob("gpt/*.yaml"), *FOLDER.glob("llama/*.yaml")])
-POSITIONS = {
-    "config": 1024, "gpt-medium-build-config": 1024, "starcoder": 8192, "llama-3.1-8b-instruct-awq": 131072,
-    "mistral-7b-instruct-v0.2": 32768,
-}  # fmt: skip
-"""Of Llama 2, the others here, it is 4096."""
+EXAMPLES = {f"{path.parent.name}/{path.stem}": path for path in FOLDER.rglob("*.yaml")}
 ASKED = {
     "gpt/config": (None, 1),
     "gpt/gpt-medium-build-config": (None, 1),
@@ -34,36 +30,30 @@ ASKED = {
 }
 
 
-def planned(path: Path) -> TrtllmBuild:
-    file = read_config(path)
-    assert file.notes == ()
-    build, notes = check(file.config)
-    assert notes == []
-    return build
-
-
 def test_every_shape_has_its_example() -> None:
-    assert {f"{path.parent.name}/{path.stem}" for path in TRTLLM} == set(ASKED)
+    assert {name for name in EXAMPLES if name.startswith(("gpt/", "llama/"))} == set(ASKED)
 
 
-@pytest.mark.parametrize("path", TRTLLM, ids=lambda each: each.stem)
-def test_each_example_is_checked_and_fits_its_model(path: Path) -> None:
-    build = planned(path)
-    quantization, world_size = ASKED[f"{path.parent.name}/{path.stem}"]
-    assert (build.quantization, build.world_size) == (quantization, world_size)
+@pytest.mark.parametrize("name", ASKED)
+def test_each_example_is_checked_and_planned_and_names_the_schema_for_editors(
+    name: str, tmp_path: Path
+) -> None:
+    config = read_config(EXAMPLES[name]).config
+    build, notes = check(config)
+    assert (build.quantization, build.world_size) == ASKED[name]
     assert not build.fit_lengths
-    fit_model(build, POSITIONS.get(path.stem, 4096))
-
-
-@pytest.mark.parametrize("path", TRTLLM, ids=lambda each: each.stem)
-def test_each_example_names_the_schema_for_editors(path: Path) -> None:
-    match = re.match(r"# yaml-language-server: \$schema=(\S+)\n", path.read_text())
+    assert notes == []
+    model_config = tmp_path / "config.json"
+    model_config.write_text(json.dumps(MODEL_CONFIGS[str(config.model_id)]))
+    lines = [*plan_lines(EXAMPLES[name], model_config=model_config)]
+    assert any("trtllm-build --checkpoint_dir" in line for line in lines)
+    assert any(line.startswith("weights") for line in lines)
+    assert not any("not known" in line for line in lines)
+    match = re.match(r"# yaml-language-server: \$schema=(\S+)\n", EXAMPLES[name].read_text())
     assert match is not None
-    assert (path.parent / match[1]).is_file()
+    assert (EXAMPLES[name].parent / match[1]).is_file()
 
 
-@pytest.mark.parametrize(
-    "path", sorted(FOLDER.rglob("*.yaml")), ids=lambda each: f"{each.parent.name}-{each.stem}"
-)
-def test_every_example_is_read_without_a_note(path: Path) -> None:
-    assert read_config(path).notes == ()
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_is_read_without_a_note(name: str) -> None:
+    assert read_config(EXAMPLES[name]).notes == ()

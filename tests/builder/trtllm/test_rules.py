@@ -74,17 +74,11 @@ def test_folders_that_a_config_leaves_out_are_filled_in() -> None:
         ({"convert": {"use_weight_only": True, "weight_only_precision": "int4_gptq"}}, "W4A16_GPTQ", None),
         ({"convert": {"use_weight_only": False}}, None, None),
         ({"convert": {"smoothquant": 0.5}}, "W8A8_SQ_PER_TENSOR_PLUGIN", None),
-        (
-            {"convert": {"smoothquant": 0.5, "per_channel": None}},
-            "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
-            None,
-        ),
+        ({"convert": {"smoothquant": 0.5, "per_channel": None}},
+         "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", None),
         ({"convert": {"smoothquant": 0.5, "per_token": None}}, "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN", None),
-        (
-            {"convert": {"smoothquant": "0.5", "per_channel": None, "per_token": None}},
-            "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN",
-            None,
-        ),
+        ({"convert": {"smoothquant": "0.5", "per_channel": None, "per_token": None}},
+         "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", None),
         ({"convert": {"use_fp8_rowwise": None, "fp8_kv_cache": None}}, "FP8_PER_CHANNEL_PER_TOKEN", "FP8"),
         ({"convert": {"int8_kv_cache": None}}, None, "INT8"),
         ({"quantize": {"qformat": "int4_awq"}}, "W4A16_AWQ", None),
@@ -92,7 +86,7 @@ def test_folders_that_a_config_leaves_out_are_filled_in() -> None:
         ({"quantize": {"autoq_format": "int4_awq", "auto_quantize_bits": 5}}, "MIXED_PRECISION", None),
         ({"quantize": {}}, None, None),
     ],
-)
+)  # fmt: skip
 def test_quantization_is_read_as_the_scripts_read_it(
     parts: dict[str, Any], quantization: str | None, kv_cache: str | None
 ) -> None:
@@ -100,95 +94,54 @@ def test_quantization_is_read_as_the_scripts_read_it(
     assert (build.quantization, build.kv_cache_quantization) == (quantization, kv_cache)
 
 
-@pytest.mark.parametrize(
-    ("parts", "error", "words"),
-    [
-        (
-            {"convert": {"tp_size": 2, "pp_size": 2}, "target": {"gpus": 2}},
-            WorldSizeMismatch,
-            "gpus is 2, but convert_to_ft makes a checkpoint for 4 (tp_size 2 x pp_size 2 x cp_size 1)",
-        ),
-        ({"convert": {"tp_size": 2}, "build": {"auto_parallel": 2}}, WorldSizeMismatch, "auto_parallel is 2"),
-        (
-            {"convert": {"tp_size": 4, "moe_tp_size": 2, "moe_ep_size": 4}},
-            WorldSizeMismatch,
-            "2 x moe_ep_size 4 is 8",
-        ),
-        ({"convert": {"use_weight_only": None, "smoothquant": 0.5}}, ConflictingBuildKeys, "quantizes twice"),
-        (
-            {"convert": {"int8_kv_cache": None, "fp8_kv_cache": None}},
-            ConflictingBuildKeys,
-            "int8 and an fp8 KV",
-        ),
-        (
-            {"convert": {"calib_size": 0}},
-            InvalidBuildValue,
-            "convert_to_ft.args.calib_size must be at least 1",
-        ),
-        (
-            {"quantize": {"qformat": "int4_awq", "batch_size": 48}},
-            ConflictingBuildKeys,
-            "batches of 48 (quantize.args.batch_size), but with 32 samples; give a batch_size of at most 32",
-        ),
-        (
-            {"quantize": {"qformat": "fp8", "batch_size": 8, "calib_size": 4}},
-            ConflictingBuildKeys,
-            "larger calib_size",
-        ),
-        ({"quantize": {"autoq_format": "fp8"}}, ConflictingBuildKeys, "without auto_quantize_bits"),
-        (
-            {"build": {"use_paged_context_fmha": "enable", "kv_cache_type": "continuous"}},
-            ConflictingBuildKeys,
-            "use_paged_context_fmha enable, which needs kv_cache_type paged, not continuous; set",
-        ),
-        (
-            {"build": {"use_paged_context_fmha": "enable", "context_fmha": "disable"}},
-            ConflictingBuildKeys,
-            "fmha",
-        ),
-        ({"build": {"use_fp8_context_fmha": "enable"}}, ConflictingBuildKeys, "quantize to fp8"),
-        ({"build": {"gpt_attention_plugin": "disable"}}, ConflictingBuildKeys, "that plugin's"),
-        ({"build": {"user_buffer": "enable"}}, ConflictingBuildKeys, "reduce_fusion"),
-        ({"build": {"lora_dir": "x"}}, ConflictingBuildKeys, "lora_plugin is disable"),
-        ({"build": {"max_input_len": 9, "max_seq_len": 8}}, ConflictingBuildKeys, "counts prompt and output"),
-        ({"build": {"checkpoint_dir": "./other"}}, ConflictingBuildKeys, "read ./other, but ./c is made"),
-        ({"build": {"output_dir": "./other"}}, ConflictingBuildKeys, "give both the same folder"),
-        (
-            {"quantize": {"qformat": "nvfp4"}},
-            QuantizationUnsupported,
-            "needs a Blackwell GPU (SM 100 or newer)",
-        ),
-        ({"target": {"sm": 100}}, QuantizationUnsupported, "compiles for SM 80, 86, 89, 90"),
-        ({"target": {"sm": 75}}, QuantizationUnsupported, "compiles for SM 80, 86, 89, 90"),
-        (
-            {"quantize": {"qformat": "fp8"}, "target": {"sm": 86}},
-            QuantizationUnsupported,
-            "FP8 needs an Ada or Hopper (SM 89 or newer) GPU, but the engine is for SM 86; quantize",
-        ),
-        (
-            {"quantize": {"qformat": "w4a8_awq"}, "target": {"sm": 80}},
-            QuantizationUnsupported,
-            "W4A8_AWQ needs",
-        ),
-        ({"convert": {"fp8_kv_cache": None}, "target": {"sm": 80}}, QuantizationUnsupported, "KV cache"),
-        (
-            {"build": {"gemm_plugin": "fp8"}, "target": {"sm": 80}},
-            QuantizationUnsupported,
-            "build.args.gemm_plugin",
-        ),
-        (
-            {"build": {"gemm_swiglu_plugin": "fp8"}, "target": {"sm": 89}},
-            QuantizationUnsupported,
-            "Hopper (SM 90)",
-        ),
+REFUSED: dict[type[CodedError], list[tuple[dict[str, Any], str]]] = {
+    WorldSizeMismatch: [
+        ({"convert": {"tp_size": 2, "pp_size": 2}, "target": {"gpus": 2}},
+         "gpus is 2, but convert_to_ft makes a checkpoint for 4 (tp_size 2 x pp_size 2 x cp_size 1)"),
+        ({"convert": {"tp_size": 2}, "build": {"auto_parallel": 2}}, "auto_parallel is 2"),
+        ({"convert": {"tp_size": 4, "moe_tp_size": 2, "moe_ep_size": 4}}, "2 x moe_ep_size 4 is 8"),
     ],
-)
-def test_what_contradicts_itself_is_refused(
-    parts: dict[str, Any], error: type[CodedError], words: str
-) -> None:
-    with pytest.raises(error) as caught:
-        check(config(**parts))
-    assert words in str(caught.value)
+    InvalidBuildValue: [
+        ({"convert": {"calib_size": 0}}, "convert_to_ft.args.calib_size must be at least 1"),
+    ],
+    ConflictingBuildKeys: [
+        ({"convert": {"use_weight_only": None, "smoothquant": 0.5}}, "quantizes twice"),
+        ({"convert": {"int8_kv_cache": None, "fp8_kv_cache": None}}, "int8 and an fp8 KV"),
+        ({"quantize": {"qformat": "int4_awq", "batch_size": 48}},
+         "batches of 48 (quantize.args.batch_size), but with 32 samples; give a batch_size of at most 32"),
+        ({"quantize": {"qformat": "fp8", "batch_size": 8, "calib_size": 4}}, "larger calib_size"),
+        ({"quantize": {"autoq_format": "fp8"}}, "without auto_quantize_bits"),
+        ({"build": {"use_paged_context_fmha": "enable", "kv_cache_type": "continuous"}},
+         "use_paged_context_fmha enable, which needs kv_cache_type paged, not continuous; set"),
+        ({"build": {"use_paged_context_fmha": "enable", "context_fmha": "disable"}}, "fmha"),
+        ({"build": {"use_fp8_context_fmha": "enable"}}, "quantize to fp8"),
+        ({"build": {"gpt_attention_plugin": "disable"}}, "that plugin's"),
+        ({"build": {"user_buffer": "enable"}}, "reduce_fusion"),
+        ({"build": {"lora_dir": "x"}}, "lora_plugin is disable"),
+        ({"build": {"max_input_len": 9, "max_seq_len": 8}}, "counts prompt and output"),
+        ({"build": {"checkpoint_dir": "./other"}}, "read ./other, but ./c is made"),
+        ({"build": {"output_dir": "./other"}}, "give both the same folder"),
+    ],
+    QuantizationUnsupported: [
+        ({"quantize": {"qformat": "nvfp4"}}, "needs a Blackwell GPU (SM 100 or newer)"),
+        ({"target": {"sm": 100}}, "needs a later TensorRT-LLM"),
+        ({"target": {"sm": 75}}, "needs an earlier TensorRT-LLM"),
+        ({"quantize": {"qformat": "fp8"}, "target": {"sm": 86}},
+         "FP8 needs an Ada or Hopper (SM 89 or newer) GPU, but the engine is for SM 86; quantize"),
+        ({"quantize": {"qformat": "w4a8_awq"}, "target": {"sm": 80}}, "W4A8_AWQ needs"),
+        ({"convert": {"fp8_kv_cache": None}, "target": {"sm": 80}}, "KV cache"),
+        ({"build": {"gemm_plugin": "fp8"}, "target": {"sm": 80}}, "build.args.gemm_plugin"),
+        ({"build": {"gemm_swiglu_plugin": "fp8"}, "target": {"sm": 89}}, "Hopper (SM 90)"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("error", REFUSED)
+def test_what_contradicts_itself_is_refused(error: type[CodedError]) -> None:
+    for parts, words in REFUSED[error]:
+        with pytest.raises(error) as caught:
+            check(config(**parts))
+        assert words in str(caught.value), parts
 
 
 @pytest.mark.parametrize(

@@ -25,33 +25,6 @@ build:
     remove_input_padding:
 """
 
-GPT_MEDIUM = """
-model_id: gpt2-medium
-example_name: gpt
-convert_to_ft:
-  executable: "python"
-  script: hf_gpt_convert.py
-  output_dir: ./c-model/gpt2/1-gpu
-  args: {in-file: /src/models/gpt2-medium, out-dir: ./c-model/gpt2, tensor-parallelism: 1,
-         storage-type: float16}
-build:
-  executable: "python"
-  script: build.py
-  output_dir: ./engine_outputs/
-  args:
-    model_dir: ./c-model/gpt2/1-gpu
-    output_dir: ./engine_outputs/
-    dtype: float16
-    use_gpt_attention_plugin: float16
-    hidden_act: gelu
-    use_inflight_batching:
-    paged_kv_cache:
-    use_paged_context_fmha:
-    enable_context_fmha:
-    use_gemm_plugin: float16
-    remove_input_padding:
-    parallel_build:
-"""
 
 STARCODER = """
 model_id: bigcode/starcoder
@@ -119,32 +92,13 @@ LONG = """    max_batch_size: 64
     max_num_tokens: 54474
 """
 
-LLAMA_FP16 = _llama(
-    LLAMA_7B, LLAMA_7B, _converted(LLAMA_7B, LLAMA_7B, "tp_size: 1, storage-type: fp16, load_by_shard: null")
-)
-LLAMA_FP16_4GPU = _llama(
-    "meta-llama/Llama-2-70b-hf",
-    "llama-70b",
-    _converted(
-        "meta-llama/Llama-2-70b-hf", "llama-70b", "tp_size: 4, storage-type: fp16, load_by_shard: null"
-    ),
-    "    max_batch_size: 64\n    max_input_len: 1024\n    max_output_len: 512\n",
-    workers=2,
-)
 _INT8 = "dtype: float16, use_weight_only: null, weight_only_precision: int8"
-LLAMA_INT8 = _llama(LLAMA_7B, "int8/1-gpu", _converted(LLAMA_7B, "int8/1-gpu", f"tp_size: 1, {_INT8}"))
 LLAMA_INT8_2GPU = _llama(
     LLAMA_13B,
     "int8/2-gpu",
     _converted(LLAMA_13B, "int8/2-gpu", f"tp_size: 2, {_INT8}"),
     LONG + "    use_custom_all_reduce: disable\n",
     workers=4,
-)
-LLAMA_SMOOTHQUANT = _llama(
-    LLAMA_13B,
-    "sq/1-gpu",
-    _converted(LLAMA_13B, "sq/1-gpu", "dtype: float16, smoothquant: 0.5, per_channel: null, per_token: null"),
-    LONG,
 )
 LLAMA_CONVERTED_BEFORE = _llama(LLAMA_13B, LLAMA_13B, "")
 """Its conversion is commented out: it reads what an earlier build left behind."""
@@ -218,17 +172,6 @@ build:
   args: {checkpoint_dir: ./awq, gpt_attention_plugin: bfloat16, gemm_plugin: bfloat16, output_dir: ./out}
 """
 
-MISTRAL = """
-model_id: mistralai/Mistral-7B-Instruct-v0.2
-example_name: llama
-build:
-  script: build.py
-  output_dir: ./out
-  args: {model_dir: /src/models/mistralai/Mistral-7B-Instruct-v0.2, dtype: float16,
-         remove_input_padding: null, use_gpt_attention_plugin: float16, enable_context_fmha: null,
-         use_gemm_plugin: float16,
-         output_dir: ./out, max_input_len: 32256}
-"""
 
 ALL = {
     name: text
