@@ -57,16 +57,6 @@ def test_cancelling_twice_or_what_is_unknown_or_done_does_no_harm(cog: CogUnderT
     assert cog.predict(prompt="hi", max_tokens=2)["status"] == "succeeded"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_closing_the_socket_frees_the_sequence(cog: CogUnderTest, kind: str) -> None:
-    cancelled, tokens = cog.counters.cancelled, cog.counters["slot_tokens_total"]
-    connection = open_connection(cog, kind)
-    wait_until(lambda: cog.counters["slot_tokens_total"] > tokens + 10)
-    connection.close()
-    print(f"freed after {cog.counters.wait_for_cancelled(cancelled + 1):.3f} s")
-    wait_until(lambda: cog.counters.is_settled)
-
-
 def open_connection(cog: CogUnderTest, kind: str) -> socket.socket:
     """A connection over which a long prediction was asked for."""
     connection = socket.create_connection((HOST, cog.port), timeout=300)

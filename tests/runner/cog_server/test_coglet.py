@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,13 @@ import pytest
 from engine.machine.root import SOURCE_ROOT
 from errors.settings import MissingRequirement
 from runner.cog_server.coglet import (
-    PREDICTION_COROUTINE,
     PREDICTION_ID,
     RELIANCES,
     SUPPORTED_VERSION,
-    Chunk,
     check_coglet,
 )
 from runner.cog_server.launch import CogServer
-from tests.runner.paced_engine import make_paced_model
-from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, free_ports
+from tests.runner.servers import DEADLINE_S, HOST, free_ports
 
 LIBRARY = Path(str(coglet._impl.__file__))
 RUNNER = Path(__file__).with_name("streaming_runner.py")
@@ -69,31 +65,12 @@ def test_another_version_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_chunk_is_its_text_and_an_enum() -> None:
-    chunk = Chunk("ä\n")
-    assert (chunk, str(chunk), f"{chunk}", json.loads(json.dumps(chunk))) == ("ä\n",) * 4
-    assert isinstance(chunk, Enum)
-    assert type(chunk.value) is str
-
-
 def other_coglet(folder: Path, name: str) -> dict[str, str]:
     """Variables of a server whose coglet calls ``name`` another name."""
     package = folder / "coglet"
     shutil.copytree(LIBRARY.parent, package)
     renamed(name, package / LIBRARY.name)
     return {"PYTHONPATH": f"{folder}:{SOURCE_ROOT}"}
-
-
-@pytest.mark.servers
-def test_a_server_with_a_coglet_that_cannot_stream_does_not_start(tmp_path: Path) -> None:
-    variables = other_coglet(tmp_path / "other", PREDICTION_COROUTINE)
-    server = CogUnderTest(make_paced_model(tmp_path / "model", 200), tmp_path, wait=False, **variables)
-    try:
-        with pytest.raises(MissingRequirement, match=f"{PREDICTION_COROUTINE} .*streaming"):
-            server.server.wait_ready(DEADLINE_S)
-        assert server.server.health()["status"] == "SETUP_FAILED"
-    finally:
-        server.close()
 
 
 class Streaming:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,8 @@ QUESTION = "What is machine learning?"
 
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "a template of many prompts": ({"prompt": "a" * 20_000, "prompt_template": "{prompt}" * 8000}, "E1002"),
-    "many system prompts": (
-        {
-            "prompt": "a",
-            "system_prompt": "a" * 20_000,
-            "prompt_template": "{prompt}" + "{system_prompt}" * 8000,
-        },
-        "E1002",
-    ),
     "a long prompt": ({"prompt": "hi there " * 2_000_000}, "E1002"),
-    "a long stop sequence": ({"prompt": "hi", "stop_sequences": "a" * 5_000_000}, "E1005"),
     "many stop sequences": ({"prompt": "hi", "stop_sequences": "," * 5_000_000}, "E1005"),
-    "long messages": ({"messages": '[{"role": "user", "content": "' + "a" * 8_000_000 + '"}]'}, "E1002"),
     "many messages": ({"messages": "[" + "{}," * 20_000 + "{}]"}, "E1005"),
     "too many messages": ({"messages": "[" + "{}," * 150_000 + "{}]"}, "E1002"),
     "a long guide": ({"prompt": "hi", "regex": "a" * 5_000_000}, "E1105"),
@@ -54,7 +43,6 @@ def test_an_input_of_hostile_size_is_refused_and_costs_others_nothing(cog: CogUn
     cog.predict(prompt=QUESTION, max_tokens=3)
     before = peaks_mib(cog)
     prediction: dict[str, Any] = {}
-    start_s = time.monotonic()
     hostile = threading.Thread(target=lambda: prediction.update(cog.predict(**inputs)))
     hostile.start()
     other = cog.predict(prompt=QUESTION, max_tokens=3)
@@ -66,10 +54,6 @@ def test_an_input_of_hostile_size_is_refused_and_costs_others_nothing(cog: CogUn
     after = peaks_mib(cog)
     body_mib = sum(map(len, inputs.values())) / MIB
     grown = {pid: after[pid] - before.get(pid, 0.0) for pid in after if pid in before}
-    print(
-        case,
-        f"{time.monotonic() - start_s:.2f} s, grew by {max(grown.values()):.0f} MiB, body {body_mib:.1f}",
-    )
     assert before.keys() <= after.keys()
     assert max(grown.values()) < 64 + body_mib
     assert cog.status() == "READY"

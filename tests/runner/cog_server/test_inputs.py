@@ -24,30 +24,17 @@ def serves_on(cog: CogUnderTest) -> bool:
     ("name", "value"),
     [
         ("prompt", 5),
-        ("prompt", ["a"]),
-        ("system_prompt", 5),
         ("max_tokens", 0),
-        ("max_tokens", "many"),
         ("max_tokens", 1.5),
         ("min_tokens", -2),
-        ("temperature", -0.1),
         ("temperature", 5.1),
-        ("temperature", "hot"),
         ("top_p", -0.1),
-        ("top_p", 1.1),
-        ("top_k", -2),
         ("top_k", 0.5),
         ("stop_sequences", ["a", "b"]),
-        ("length_penalty", 5.5),
-        ("presence_penalty", "x"),
         ("repetition_penalty", 0),
         ("seed", "random"),
-        ("seed", 1.5),
         ("prompt_template", ""),
         ("log_performance_metrics", "yes"),
-        ("max_new_tokens", 0),
-        ("min_new_tokens", -2),
-        ("lora_name", 5),
     ],
 )
 def test_an_input_of_the_wrong_type_or_beyond_its_limits_is_422_with_its_name(
@@ -58,66 +45,39 @@ def test_an_input_of_the_wrong_type_or_beyond_its_limits_is_422_with_its_name(
     assert response.json()["detail"][0]["loc"] == ["body", "input", name]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b'"text"',
-        b'{"input": 5}',
-        b'{"input": {"prompt": "\xff"}}',
-    ],
-)
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"input": 5}', b'{"input": {"prompt": "\xff"}}'])
 def test_a_body_that_is_none_is_refused(cog: CogUnderTest, body: bytes) -> None:
     response = cog.client.post("/predictions", content=body, headers={"Content-Type": "application/json"})
     assert response.status_code in (400, 422)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "says"),
-    [
-        ({"prompt": ""}, "E1001 PromptRequired: A prompt is required, but your formatted prompt is blank"),
-        ({"prompt": " \n"}, "E1001 PromptRequired"),
-        (
-            {"prompt": "x" * 5000},
-            "E1002 PromptTooLong: Prompt length (5000) exceeds maximum input length (4095)",
-        ),
-        ({"prompt_template": "Answer:"}, "E1003 BadPromptTemplate: You have submitted both a prompt"),
-        ({"prompt_template": '{"json": 1}'}, "E1004 PromptTemplateError: Prompt template must be a valid"),
-        ({"prompt_template": "{prompt.__class__}"}, "E1004 PromptTemplateError"),
-        (
-            {"min_tokens": 3, "min_new_tokens": 4},
-            "E1101 InvalidArgumentMinTokens: Can't set both min_tokens (3)",
-        ),
-        (
-            {"max_tokens": 3, "max_new_tokens": 4},
-            "E1102 InvalidArgumentMaxTokens: Can't set both max_tokens (3)",
-        ),
-        ({"prompt": None}, "E1703 PromptOrMessages: Send either prompt or messages, as there is neither"),
-        ({"messages": "[]"}, "E1703 PromptOrMessages: Send either prompt or messages, not both"),
-        ({"prompt": None, "messages": "["}, "E1005 InvalidInput: messages must be JSON"),
-        ({"prompt": None, "messages": "[]"}, "E1005 InvalidInput: messages must be a list of at least one"),
-        ({"prompt": None, "messages": "[5]"}, "E1005 InvalidInput: messages[0] must be an object"),
-        (
-            {"prompt": None, "messages": '[{"role": "x", "content": "y"}]', "prompt_template": "{prompt}"},
-            "E1005 InvalidInput: prompt_template must be left out",
-        ),
-        ({"presence_penalty": 1e300}, "E1103 InvalidTensor: presence_penalty must be a finite number"),
-        ({"frequency_penalty": -1e300}, "E1103 InvalidTensor: frequency_penalty"),
-        ({"length_penalty": 5}, "E1104 UnsupportedArgument: len_penalty=5.0 is not supported"),
-        ({"lora_name": "french"}, "E1104 UnsupportedArgument: lora_name='french' is not supported"),
-    ],
-)
-def test_what_the_schema_can_not_see_is_a_coded_error(
-    cog: CogUnderTest, inputs: dict[str, Any], says: str
-) -> None:
-    prediction = cog.predict(**{"prompt": QUESTION, "max_new_tokens": 3, **inputs})
-    assert prediction["status"] == "failed"
-    assert says in prediction["error"]
-    assert not prediction["error"].endswith(("\n", '"}'))
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": " \n"}, "E1001 PromptRequired: A prompt is required, but your formatted prompt is blank"),
+    ({"prompt": "x" * 5000}, "E1002 PromptTooLong: Prompt length (5000) exceeds maximum input length (4095)"),
+    ({"prompt_template": "Answer:"}, "E1003 BadPromptTemplate: You have submitted both a prompt"),
+    ({"prompt_template": '{"json": 1}'}, "E1004 PromptTemplateError: Prompt template must be a valid"),
+    ({"min_tokens": 3, "min_new_tokens": 4}, "E1101 InvalidArgumentMinTokens: Can't set both min_tokens (3)"),
+    ({"max_tokens": 3, "max_new_tokens": 4}, "E1102 InvalidArgumentMaxTokens: Can't set both max_tokens (3)"),
+    ({"prompt": None}, "E1703 PromptOrMessages: Send either prompt or messages, as there is neither"),
+    ({"messages": "[]"}, "E1703 PromptOrMessages: Send either prompt or messages, not both"),
+    ({"prompt": None, "messages": "["}, "E1005 InvalidInput: messages must be JSON"),
+    ({"prompt": None, "messages": "[]"}, "E1005 InvalidInput: messages must be a list of at least one"),
+    ({"prompt": None, "messages": '[{"role": "x", "content": "y"}]', "prompt_template": "{prompt}"},
+     "E1005 InvalidInput: prompt_template must be left out"),
+    ({"presence_penalty": 1e300}, "E1103 InvalidTensor: presence_penalty must be a finite number"),
+    ({"length_penalty": 5}, "E1104 UnsupportedArgument: len_penalty=5.0 is not supported"),
+]  # fmt: skip
+
+
+def test_what_the_schema_can_not_see_is_a_coded_error_without_a_traceback(cog: CogUnderTest) -> None:
+    for inputs, says in REFUSED:
+        prediction = cog.predict(**{"prompt": QUESTION, "max_new_tokens": 3, **inputs})
+        assert prediction["status"] == "failed"
+        assert says in prediction["error"]
+        assert not prediction["error"].endswith(("\n", '"}'))
     assert serves_on(cog)
+    assert "E1002" in cog.log()
+    assert "Traceback" not in cog.log()
 
 
 def test_null_counts_as_not_sent_for_every_input(cog: CogUnderTest) -> None:
@@ -136,14 +96,14 @@ def test_a_whole_number_may_be_written_as_a_float(cog: CogUnderTest) -> None:
 @pytest.mark.parametrize(
     "inputs",
     [
-        {"temperature": 0},
-        {"temperature": 5, "top_p": 1, "top_k": -1, "repetition_penalty": 0.01},
-        {"top_p": 0, "top_k": 0, "min_tokens": -1},
-        {"top_k": 2**40, "seed": 2**70, "presence_penalty": -100, "frequency_penalty": 100},
-        {"min_tokens": 10**15, "max_new_tokens": 3},
+        {"temperature": 5, "top_p": 1, "top_k": -1, "repetition_penalty": 0.01, "unheard_of": 1},
+        {"top_p": 0, "top_k": 0, "min_tokens": -1, "temperature": 0},
+        {"top_k": 2**40, "seed": 2**70, "presence_penalty": -100, "min_tokens": 10**15},
     ],
 )
-def test_inputs_at_their_limits_are_taken(cog: CogUnderTest, inputs: dict[str, Any]) -> None:
+def test_inputs_at_their_limits_are_taken_and_unknown_ones_ignored(
+    cog: CogUnderTest, inputs: dict[str, Any]
+) -> None:
     prediction = cog.predict(**{"prompt": QUESTION, "max_new_tokens": 3, **inputs})
     assert prediction["status"] == "succeeded", prediction
     assert "".join(prediction["output"]) == cog.model.expected_text(QUESTION, 3)
@@ -153,23 +113,6 @@ def test_more_tokens_than_there_is_room_for_are_cut(cog: CogUnderTest) -> None:
     prediction = cog.predict(prompt="x" * 4090, max_tokens=10**15)
     assert prediction["metrics"]["output_token_count"] == 6
     assert prediction["metrics"]["finish_reason"] == "length"
-
-
-def test_an_input_that_nobody_knows_is_ignored_as_cog_does(cog: CogUnderTest) -> None:
-    prediction = cog.predict(prompt=QUESTION, max_tokens=3, unheard_of=1)
-    assert prediction["status"] == "succeeded"
-
-
-def test_users_errors_leave_no_traceback_in_the_log(cog: CogUnderTest) -> None:
-    for inputs in (
-        {"prompt": ""},
-        {"prompt_template": "{"},
-        {"presence_penalty": 1e300},
-        {"prompt": "x" * 9000},
-    ):
-        assert cog.predict(**{"prompt": QUESTION, **inputs})["status"] == "failed"
-    assert "E1002" in cog.log()
-    assert "Traceback" not in cog.log()
 
 
 def test_an_unknown_input_is_dropped_by_cog_which_logs_its_name(cog: CogUnderTest) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import queue
 import subprocess
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from tests.runner.cog_server.conftest import Webhook
 from tests.runner.paced_engine import TOKENS_PER_SECOND
-from tests.runner.servers import HOST, CogUnderTest, wait_until
+from tests.runner.servers import CogUnderTest, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -38,25 +36,15 @@ def stream(cog: CogUnderTest, **inputs: object) -> Iterator[tuple[str, dict[str,
                 yield name, json.loads(line.removeprefix("data:"))
 
 
-def test_the_documented_curl_request_is_answered(cog: CogUnderTest) -> None:
+def test_the_documented_curl_request_is_answered_with_text_and_metrics(cog: CogUnderTest) -> None:
     body = json.dumps({"input": {"prompt": QUESTION}})
     command = ["curl", "-s", "-X", "POST", "-H", "Content-Type: application/json", "-d", body]
     result = subprocess.run([*command, f"{cog.url}/predictions"], capture_output=True, check=True)
     prediction = json.loads(result.stdout)
     assert prediction["status"] == "succeeded"
     assert text_of(prediction) == cog.model.expected_text(QUESTION, 512)
-
-
-def test_a_prediction_has_its_text_and_its_metrics(cog: CogUnderTest) -> None:
-    prediction = cog.predict(prompt=QUESTION, max_tokens=40)
-    assert prediction["status"] == "succeeded"
-    assert text_of(prediction) == cog.model.expected_text(QUESTION, 40)
-    assert set(prediction["metrics"]) == {
-        "predict_time",
-        "input_token_count",
-        "output_token_count",
-        "finish_reason",
-    }
+    counts = {"input_token_count", "output_token_count", "finish_reason"}
+    assert set(prediction["metrics"]) == {"predict_time", *counts}
     metrics = cog.predict(prompt=QUESTION, max_tokens=40, log_performance_metrics=True)["metrics"]
     assert metrics["input_token_count"] == len(cog.model.ids(QUESTION))
     assert metrics["output_token_count"] == 40
@@ -97,28 +85,25 @@ def test_greedy_decoding_says_that_it_ignores_the_seed(cog: CogUnderTest) -> Non
 
 
 def test_messages_become_the_prompt_by_the_models_chat_template(cog: CogUnderTest) -> None:
-    asked = {"role": "user", "content": QUESTION}
-    prediction = cog.predict(messages=json.dumps([asked]), max_tokens=30)
+    """Without and with a system prompt; a prompt has its own template."""
+    messages = json.dumps([{"role": "user", "content": QUESTION}])
     rendered = f"<user>{QUESTION}<assistant>"
-    assert "".join(prediction["output"]) == cog.model.expected_text(rendered, 30)
-    prediction = cog.predict(messages=json.dumps([asked]), system_prompt="Be brief.", max_tokens=30)
-    rendered = f"<system>Be brief.{rendered}"
-    assert "".join(prediction["output"]) == cog.model.expected_text(rendered, 30)
+    inputs: list[tuple[dict[str, str], str]] = [
+        ({"messages": messages}, rendered),
+        ({"messages": messages, "system_prompt": "Be brief."}, f"<system>Be brief.{rendered}"),
+        (
+            {"prompt": "Cow", "system_prompt": "Fire", "prompt_template": "{system_prompt} + {prompt} = {{"},
+            "Fire + Cow = {",
+        ),
+    ]
+    for given, prompt in inputs:
+        assert text_of(cog.predict(**given, max_tokens=30)) == cog.model.expected_text(prompt, 30)
 
 
-def test_template_and_system_prompt_make_the_prompt(cog: CogUnderTest) -> None:
-    prediction = cog.predict(
-        prompt="Cow", system_prompt="Fire", prompt_template="{system_prompt} + {prompt} = {{", max_tokens=30
-    )
-    assert text_of(prediction) == cog.model.expected_text("Fire + Cow = {", 30)
-
-
-@pytest.mark.parametrize("inputs", [{"max_new_tokens": 7}, {"max_tokens": 7, "max_new_tokens": 7}])
-def test_the_older_name_of_max_tokens_is_taken(cog: CogUnderTest, inputs: dict[str, int]) -> None:
-    assert cog.predict(prompt=QUESTION, **inputs)["metrics"]["output_token_count"] == 7
-
-
-def test_stop_sequences_are_separated_by_commas(cog: CogUnderTest) -> None:
+def test_the_older_name_of_max_tokens_is_taken_and_stop_sequences_are_separated_by_commas(
+    cog: CogUnderTest,
+) -> None:
+    assert cog.predict(prompt=QUESTION, max_new_tokens=7)["metrics"]["output_token_count"] == 7
     prediction = cog.predict(prompt=QUESTION, stop_sequences="never,machine,is")
     assert text_of(prediction) == "What "
     assert prediction["metrics"]["finish_reason"] == "stop"
@@ -145,17 +130,11 @@ def test_server_sent_events_arrive_while_the_text_is_made(cog: CogUnderTest) -> 
     assert tokens_made_at[1] < count
 
 
-def test_a_stream_ends_with_what_its_prediction_is(cog: CogUnderTest) -> None:
+def test_a_stream_ends_with_what_its_prediction_is_an_error_too(cog: CogUnderTest) -> None:
     name, data = list(stream(cog, prompt=QUESTION, max_tokens=3))[-1]
-    assert name == "completed"
-    assert data["status"] == "succeeded"
-    assert data["metrics"]["output_token_count"] == 3
-
-
-def test_an_error_ends_a_stream_as_an_error(cog: CogUnderTest) -> None:
+    assert (name, data["status"], data["metrics"]["output_token_count"]) == ("completed", "succeeded", 3)
     name, data = list(stream(cog, prompt="x" * 5000))[-1]
-    assert name == "completed"
-    assert data["status"] == "failed"
+    assert (name, data["status"]) == ("completed", "failed")
     assert "E1002 PromptTooLong" in data["error"]
 
 
@@ -196,28 +175,15 @@ def test_putting_a_prediction_again_while_it_runs_joins_it(cog: CogUnderTest) ->
     assert cog.counters["slot_requests_total"] <= requests + 1
 
 
-def test_a_webhook_is_told_that_a_prediction_completed(cog: CogUnderTest) -> None:
-    received: queue.Queue[dict[str, Any]] = queue.Queue()
-
-    class Hook(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-            pass
-
-    with http.server.ThreadingHTTPServer((HOST, 0), Hook) as hook:
-        threading.Thread(target=hook.serve_forever, daemon=True).start()
-        body = {
-            "input": {"prompt": QUESTION, "max_tokens": 20},
-            "webhook": f"http://{HOST}:{hook.server_port}/",
-            "webhook_events_filter": ["completed"],
-        }
-        response = cog.client.post("/predictions", json=body, headers={"Prefer": "respond-async"})
-        assert response.status_code == 202
-        told = received.get(timeout=300)
-        hook.shutdown()
-    assert told["status"] == "succeeded"
-    assert text_of(told) == cog.model.expected_text(QUESTION, 20)
+def test_a_webhook_is_told_that_a_prediction_completed(cog: CogUnderTest, webhook: Webhook) -> None:
+    url, told = webhook
+    body = {
+        "input": {"prompt": QUESTION, "max_tokens": 20},
+        "webhook": url,
+        "webhook_events_filter": ["completed"],
+    }
+    response = cog.client.post("/predictions", json=body, headers={"Prefer": "respond-async"})
+    assert response.status_code == 202
+    document = told.get(timeout=300)
+    assert document["status"] == "succeeded"
+    assert text_of(document) == cog.model.expected_text(QUESTION, 20)

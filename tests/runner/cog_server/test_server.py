@@ -66,16 +66,13 @@ def test_a_burst_of_clients_is_connected_before_the_server_gets_to_it(cog: CogUn
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize(
-    ("name", "value"), [("PORT", "abc"), ("PORT", ""), ("PORT", "99999"), ("COG_MAX_CONCURRENCY", "abc")]
-)
-def test_a_wrong_variable_of_cog_ends_the_server_before_it_starts(name: str, value: str) -> None:
+def test_a_wrong_variable_of_cog_ends_the_server_before_it_starts() -> None:
     command = [sys.executable, "-m", "runner.cog_server"]
-    environment = {**os.environ, name: value}
+    environment = {**os.environ, "PORT": "abc"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"E1006 InvalidSetting: {name} must be ")
+    assert line.startswith("E1006 InvalidSetting: PORT must be ")
 
 
 def _open_sockets() -> set[str]:
@@ -88,14 +85,9 @@ def _open_sockets() -> set[str]:
     return numbers
 
 
-@pytest.mark.parametrize("places", [1, 64, 511])
-def test_no_warning_of_a_concurrency_that_cog_can_stream(places: int) -> None:
-    logged: list[str] = []
-    warn_of_concurrency(CogSettings(max_concurrency=places), logged.append)
-    assert logged == []
-
-
 def test_a_concurrency_that_cog_cannot_stream_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_concurrency(CogSettings(max_concurrency=511), log_in(None))
+    assert capsys.readouterr().err == ""
     warn_of_concurrency(CogSettings(max_concurrency=512), log_in(None))
     text = capsys.readouterr().err
     assert text.startswith("warning: COG_MAX_CONCURRENCY is 512, but Cog streams 511 predictions at once")

