@@ -92,21 +92,11 @@ def test_an_original_engine_tells_what_it_can(tmp_path: Path) -> None:
 
 
 def test_an_engine_of_the_older_layout_tells_what_it_can(tmp_path: Path) -> None:
-    config = {
-        "builder_config": {
-            "precision": "float16",
-            "tensor_parallel": 2,
-            "max_batch_size": 8,
-            "max_input_len": 1024,
-            "max_output_len": 512,
-        },
-        "plugin_config": {"paged_kv_cache": True},
-    }
-    files = {
-        "config.json": json.dumps(config).encode(),
-        "llama_float16_tp2_rank0.engine": b"0",
-        "llama_float16_tp2_rank1.engine": b"1",
-    }
+    builder = {"precision": "float16", "tensor_parallel": 2}
+    lengths = {"max_batch_size": 8, "max_input_len": 1024, "max_output_len": 512}
+    config = {"builder_config": builder | lengths, "plugin_config": {"paged_kv_cache": True}}
+    files = {f"llama_float16_tp2_rank{rank}.engine": b"0" for rank in range(2)}
+    files["config.json"] = json.dumps(config).encode()
     loaded = load(write_files(tmp_path / "engine", files))
     manifest = loaded.manifest
     assert (manifest.world_size, manifest.max_batch_size, manifest.max_seq_len) == (2, 8, 1536)
@@ -121,29 +111,19 @@ def test_an_engine_that_lacks_a_rank_is_refused(tmp_path: Path) -> None:
         load(write_files(tmp_path / "engine", files))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        b"",
-        b"[]",
-        b"not json",
-        b"[" * 100_000,
-        b'{"pretrained_config": 1, "build_config": {"max_batch_size": "x"}}',
-    ],
-)
-def test_a_config_that_tells_nothing_makes_warnings_not_errors(tmp_path: Path, config: bytes) -> None:
-    loaded = load(write_files(tmp_path / "engine", {"rank0.engine": b"x", "config.json": config}))
-    assert loaded.manifest.max_batch_size is None
-    assert any("max_batch_size" in warning for warning in loaded.warnings)
+def test_a_config_that_tells_nothing_makes_warnings_not_errors(tmp_path: Path) -> None:
+    nothing = b'{"pretrained_config": 1, "build_config": {"max_batch_size": "x"}}'
+    for config in (b"", b"[]", b"not json", b"[" * 100_000, nothing):
+        loaded = load(write_files(tmp_path / "engine", {"rank0.engine": b"x", "config.json": config}))
+        assert loaded.manifest.max_batch_size is None
+        assert any("max_batch_size" in warning for warning in loaded.warnings)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [b"[1]", b": : :", b"\xff", b"a: [" * 5000, b"a: &a [x, x]\nb: &b [*a, *a]\nmodel_id: m", b"model_id: 5"],
-)
-def test_a_build_config_that_can_not_be_read_is_left_out(tmp_path: Path, text: bytes) -> None:
-    files = LEGACY_FILES | {"cog-trt-llm-config.yaml": text}
-    assert load(write_files(tmp_path / "engine", files)).manifest.model_id is None
+def test_a_build_config_that_can_not_be_read_is_left_out(tmp_path: Path) -> None:
+    aliases = b"a: &a [x, x]\nb: &b [*a, *a]\nmodel_id: m"
+    for text in (b"[1]", b": : :", b"\xff", b"a: [" * 5000, aliases, b"model_id: 5"):
+        files = LEGACY_FILES | {"cog-trt-llm-config.yaml": text}
+        assert load(write_files(tmp_path / "engine", files)).manifest.model_id is None
 
 
 def test_a_checkpoint_is_not_taken_for_an_engine(tmp_path: Path) -> None:
@@ -164,15 +144,6 @@ def test_a_hugging_face_folder_is_taken_for_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "engine" / "tokenizer.json").unlink()
     with pytest.raises(TokenizerMissing):
         load(tmp_path / "engine")
-
-
-def test_a_hub_snapshot_made_of_links_loads(tmp_path: Path) -> None:
-    blobs = write_files(tmp_path / "blobs", {"1": b'{"model_type": "llama"}', "2": b"x", "3": b"{}"})
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    for name, blob in [("config.json", "1"), ("model.safetensors", "2"), ("tokenizer.json", "3")]:
-        (snapshot / name).symlink_to(blobs / blob)
-    assert load(snapshot).manifest.files["config.json"].size_bytes == 23
 
 
 def test_a_folder_without_a_manifest_whose_names_collide_is_a_coded_error(tmp_path: Path) -> None:

@@ -57,8 +57,7 @@ def small_disk(tmp_path: Path) -> Iterator[Mount]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.mark.parametrize("files", [MANY, LARGE])
-@pytest.mark.parametrize("is_gzipped", [True, False])
+@pytest.mark.parametrize(("files", "is_gzipped"), [(MANY, True), (LARGE, True), (LARGE, False)])
 def test_a_disk_that_is_full_is_e1310_and_keeps_what_it_had(
     small_disk: Mount, server: TarServer, tmp_path: Path, files: dict[str, bytes], is_gzipped: bool
 ) -> None:
@@ -126,19 +125,6 @@ def test_killed_at_any_moment_what_looks_whole_is_whole(server: TarServer, tmp_p
     engine = open_engine(server.url, cache)
     assert verify(engine.path) == engine.manifest
     assert list((cache / "engines").iterdir()) == [engine.path]
-
-
-@pytest.mark.slow
-def test_two_at_once_on_a_full_disk_both_tell_and_leave_nothing(
-    small_disk: Mount, server: TarServer, tmp_path: Path
-) -> None:
-    cache = small_disk("size=5m")
-    server.content = gzip.compress(packed(tmp_path, LARGE).read_bytes(), 1)
-    command = [sys.executable, "-c", OPEN, server.url, str(cache)]
-    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [process.communicate(timeout=300)[1] for process in processes]
-    assert all("E1310 NoSpaceLeft" in each for each in told)
-    assert everything_in(cache) == ["engines", "sources"]
 
 
 def test_a_folder_that_shrinks_under_an_unpacking_is_told(small_disk: Mount, tmp_path: Path) -> None:

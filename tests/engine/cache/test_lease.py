@@ -49,12 +49,6 @@ def _use_and_leave(tar: Path, cache: Path, limit_mib: float | None = 3.5) -> Non
     _open(tar, cache, limit_mib)
 
 
-def test_without_a_limit_all_are_kept(tars: list[Path], tmp_path: Path) -> None:
-    for tar in tars:
-        _use_and_leave(tar, tmp_path, None)
-    assert _kept(tmp_path) == [0, 1, 2, 3]
-
-
 def test_the_longest_unused_goes_first(tars: list[Path], tmp_path: Path) -> None:
     for index in (0, 1, 2, 0):
         _use_and_leave(tars[index], tmp_path)
@@ -86,14 +80,9 @@ def test_one_that_another_process_uses_stays_until_it_is_killed(tars: list[Path]
     assert _kept(tmp_path) == [2]
 
 
-def test_the_engine_that_is_wanted_is_taken_whatever_the_limit(tars: list[Path], tmp_path: Path) -> None:
-    engine = _open(tars[0], tmp_path, 0)
-    assert read_files(engine.path) == FILES | {"which": b"\0"}
-
-
-def test_a_forgotten_engine_is_fetched_again(tars: list[Path], tmp_path: Path) -> None:
-    for index in (0, 1, 0):
-        _use_and_leave(tars[index], tmp_path, 1.5)
+def test_a_forgotten_engine_is_fetched_again_whatever_the_limit(tars: list[Path], tmp_path: Path) -> None:
+    for index, limit_mib in ((0, 1.5), (1, 1.5), (0, 0)):
+        _use_and_leave(tars[index], tmp_path, limit_mib)
     assert _kept(tmp_path) == [0]
 
 

@@ -75,19 +75,6 @@ def _await_file(folder: Path, name: str, process: subprocess.Popen[str]) -> None
     assert process.returncode is None
 
 
-@pytest.mark.slow
-def test_processes_that_want_the_same_engine_download_it_once(
-    server: TarServer, tar: bytes, tmp_path: Path
-) -> None:
-    server.content = tar
-    processes = [_start(OPEN, server.url, tmp_path / "cache") for _ in range(3)]
-    paths = {process.communicate(timeout=300)[0] for process in processes}
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    assert len(paths) == 1
-    assert read_files(Path(paths.pop().strip())) == BIG_FILES
-    assert server.sent_bytes < len(tar) * 1.5
-
-
 def test_a_waiting_process_unpacks_itself_when_the_first_one_dies(
     server: TarServer, tar: bytes, tmp_path: Path
 ) -> None:

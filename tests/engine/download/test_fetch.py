@@ -52,15 +52,10 @@ def test_ranges_arrive_in_order_over_several_connections(server: TarServer) -> N
     assert server.sent_bytes == len(CONTENT)
 
 
-@pytest.mark.parametrize("size_bytes", [1, 9_999, 10_000, 10_001, 210_000, 210_001])
+@pytest.mark.parametrize("size_bytes", [0, 1, 9_999, 10_000, 10_001, 210_001])
 def test_every_size_is_fetched_to_its_last_byte(server: TarServer, size_bytes: int) -> None:
     server.content = CONTENT[:size_bytes]
     assert fetched(server.url) == CONTENT[:size_bytes]
-
-
-def test_an_empty_file_is_empty(server: TarServer) -> None:
-    server.content = b""
-    assert fetched(server.url) == b""
 
 
 def test_no_more_than_the_head_is_asked_for_before_it_is_read(server: TarServer) -> None:
@@ -98,7 +93,7 @@ def test_a_server_that_gives_less_than_asked_for_is_asked_again(server: TarServe
     assert fetched(server.url) == CONTENT[:300_000]
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [408, 429, 503])
 def test_a_failure_that_passes_is_waited_for(server: TarServer, status: int) -> None:
     server.fault = lambda request: Fault(status=status) if request.number in (0, 1, 4) else None
     assert fetched(server.url) == CONTENT
@@ -183,16 +178,14 @@ def test_a_proxy_of_the_environment_is_used(server: TarServer, monkeypatch: pyte
     assert server.requests[-1].path == "/engine.tar"
 
 
-@pytest.mark.parametrize("form", ["path", "text", "url"])
-def test_local_files_need_no_server(tmp_path: Path, form: str) -> None:
+def test_local_files_need_no_server(tmp_path: Path) -> None:
     path = tmp_path / "ein Füllhorn.tar"
     path.write_bytes(CONTENT)
-    forms: dict[str, str | Path] = {"path": path, "text": str(path), "url": path.as_uri()}
-    source = forms[form]
-    with fetch(source) as stream:
-        assert stream.size_bytes == len(CONTENT)
-        assert read_all(stream) == CONTENT
-    assert local_path(source) == path
+    for source in (path, str(path), path.as_uri()):
+        with fetch(source) as stream:
+            assert stream.size_bytes == len(CONTENT)
+            assert read_all(stream) == CONTENT
+        assert local_path(source) == path
 
 
 def test_progress_counts_every_byte_once(server: TarServer) -> None:

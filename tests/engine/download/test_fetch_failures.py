@@ -38,11 +38,8 @@ def _content(server: TarServer) -> None:
     [
         (404, SourceNotFound),
         (410, SourceNotFound),
-        (401, SourceForbidden),
         (403, SourceForbidden),
-        (400, SourceFailed),
         (418, SourceFailed),
-        (500, SourceFailed),
         (503, SourceFailed),
         (204, SourceFailed),
     ],
@@ -81,15 +78,14 @@ def test_an_expired_signature_is_suspected(server: TarServer) -> None:
         fetched(server.url + "?X-Amz-Expires=60&X-Amz-Signature=s3cret")
 
 
-def test_a_server_that_is_not_there(server: TarServer) -> None:
+def test_a_server_or_a_host_that_is_not_there(server: TarServer) -> None:
     server.close()
-    with pytest.raises(SourceUnreachable, match="nothing listens there"):
-        fetched(server.url)
-
-
-def test_a_host_that_does_not_exist() -> None:
-    with pytest.raises(SourceUnreachable, match="does not resolve"):
-        fetched("http://engines.invalid/engine.tar")
+    for url, told in (
+        (server.url, "nothing listens there"),
+        ("http://engines.invalid/x", "does not resolve"),
+    ):
+        with pytest.raises(SourceUnreachable, match=told):
+            fetched(url)
 
 
 def test_a_server_that_never_answers() -> None:
@@ -130,14 +126,14 @@ def test_a_range_that_breaks_again_and_again_without_a_byte(server: TarServer) -
         fetched(server.url)
 
 
-@pytest.mark.parametrize("honours_if_range", [True, False])
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "honours_if_range"),
     [
-        Fault(content=CONTENT[::-1], etag='"v2"'),
-        Fault(content=CONTENT + b"more", etag='"v2"'),
-        Fault(content=CONTENT[:50_000], etag='"v2"'),
-        Fault(content=CONTENT + b"more"),
+        (Fault(content=CONTENT[::-1], etag='"v2"'), True),
+        (Fault(content=CONTENT + b"more", etag='"v2"'), False),
+        (Fault(content=CONTENT[:50_000], etag='"v2"'), True),
+        (Fault(content=CONTENT[:50_000], etag='"v2"'), False),
+        (Fault(content=CONTENT + b"more"), True),
     ],
 )
 def test_content_that_changes_meanwhile_is_noticed(
@@ -204,20 +200,17 @@ def test_a_redirect_to_nowhere(server: TarServer) -> None:
         fetched(server.url)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "s3://bucket/engine.tar",
+def test_sources_of_other_kinds_are_refused() -> None:
+    for source in (
+        "s3://bucket/x",
         "http:///x",
-        "http://host:port/x",
+        "http://h:port/x",
         "file://other/x",
         "http://[::1/x",
         "http://x/\udcff",
-    ],
-)
-def test_sources_of_other_kinds_are_refused(source: str) -> None:
-    with pytest.raises(SourceUnsupported, match="E1314"):
-        fetch(source)
+    ):
+        with pytest.raises(SourceUnsupported, match="E1314"):
+            fetch(source)
 
 
 def test_local_files_that_are_none(tmp_path: Path) -> None:

@@ -20,18 +20,10 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificate")
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
-    )
-    more: list[str | Path] = [
-        "-addext",
-        "subjectAltName=DNS:localhost",
-        "-keyout",
-        folder / "key.pem",
-        "-out",
-        folder / "cert.pem",
-    ]
-    subprocess.run([*command.split(), *more], check=True, capture_output=True)
+    request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+    request += " -subj /CN=localhost"
+    more = f"-addext subjectAltName=DNS:localhost -keyout {folder}/key.pem -out {folder}/cert.pem"
+    subprocess.run([*request.split(), *more.split()], check=True, capture_output=True)
     return folder
 
 
@@ -65,14 +57,3 @@ def test_no_redirect_leaves_tls(
     with pytest.raises(RedirectRefused, match="less safe"):
         fetched(tls_server.url)
     assert server.requests == []
-
-
-def test_certificates_are_read_once_for_all_downloads(
-    tls_server: TarServer, certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trusted = tmp_path / "trusted.pem"
-    shutil.copy(certificate / "cert.pem", trusted)
-    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
-    assert fetched(tls_server.url) == CONTENT
-    trusted.unlink()
-    assert fetched(tls_server.url) == CONTENT

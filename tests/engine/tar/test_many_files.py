@@ -103,16 +103,8 @@ def test_unusual_headers_are_read_as_tarfile_reads_them() -> None:
     buffer = io.BytesIO()
     infos = []
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name in (
-            "plain",
-            "a/b/c",
-            "x" * 99,
-            "y" * 100,
-            "d" * 90 + "/" + "e" * 90,
-            "ümlaut",
-            "tail ",
-            " 7",
-        ):
+        names = ("plain", "a/b/c", "x" * 99, "y" * 100, "d" * 90 + "/" + "e" * 90, "ümlaut", "tail ", " 7")
+        for name in names:
             info = tarfile.TarInfo(name)
             info.size, info.mode, info.uid, info.mtime = 3, 0o755, 1000, 1.5e9
             infos.append((name, 3))

@@ -142,16 +142,6 @@ def test_a_stream_that_breaks_leaves_nothing(tar: bytes, target: Path) -> None:
     assert everything_in(target.parent) == []
 
 
-def test_a_stream_of_short_reads_is_read_to_its_end(tar: bytes, target: Path) -> None:
-    class Trickle(io.BytesIO):
-        def readinto(self, buffer: object, /) -> int:
-            assert isinstance(buffer, memoryview)
-            return super().readinto(buffer[:997])
-
-    unpack(Trickle(tar), target)
-    assert read_files(target) == FILES
-
-
 def test_a_pipe_will_do(tar: bytes, target: Path, tmp_path: Path) -> None:
     (tmp_path / "engine.tar").write_bytes(tar)
     with subprocess.Popen(["cat", tmp_path / "engine.tar"], stdout=subprocess.PIPE) as cat:
