@@ -15,6 +15,7 @@ from typing import Any
 import urllib3
 
 from cli.curl_forms import KEY, CurlForm, curl_forms
+from cli.event_stream import EventParser
 from cli.inspect import describe
 from cli.progress import told_end, wait_ready
 from cli.serve import DEMO_DIR, check_all_ports_free, engine_environment, on_loopback
@@ -27,7 +28,6 @@ from errors.triton import TritonUnknownError
 from runner.cog_server.launch import CogServer
 from runner.settings.ports import LOOPBACK
 from runner.settings.settings import load_settings
-from runner.triton_server.event_stream import EventParser
 
 _READY_TIMEOUT_S = 300.0
 _BUILD_TIMEOUT_S = 600.0

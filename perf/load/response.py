@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from runner.triton_server.event_stream import EventParser
+from cli.event_stream import EventParser
 
 
 class MalformedResponse(ValueError):

