@@ -74,7 +74,7 @@ class Kind:
     checkout_environment: str = DEFAULT_ENVIRONMENT
     """Folder of the environment that a checkout has for it."""
     has_cpp_backend: bool = False
-    """NVIDIA's C++ backend can run it in place of the worker."""
+    """NVIDIA's C++ backend can run it in place of the engine server."""
     runs_in_child: bool = False
     """Its loop needs Python's lock, so that it would hold up the engine server."""
     has_ranks: bool = False
@@ -84,7 +84,7 @@ class Kind:
     prepares: bool = False
     """Its adapter has something to do while the engine's files arrive, besides being imported."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of the worker, where it has no such variables."""
+    """Variables of its processes, where they have no others."""
     marker_file: str | None = None
     """A file that only directories of this kind hold, by which one without a manifest is recognized."""
     capabilities: frozenset[Capability] = frozenset()

@@ -30,7 +30,7 @@ _SIGNS = (
     (r"-m runner\.triton_server\.front\b", "Triton front"),
     ("tritonserver", "triton"),
     ("runner.engines.server.main", "engine server"),
-    ("runner.engines.worker", "engine child"),
+    ("runner.engines.engine_child", "engine child"),
     (r"-m runner\.api\b", API_SERVER),
     (r"-m runner\.chat\.sandbox\b", RENDERER),
 )

@@ -1,4 +1,4 @@
-"""An engine in processes below the engine server (``runner.engines.worker``): one, or one per GPU."""
+"""An engine in processes below the engine server (``runner.engines.engine_child``): one, or one per GPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ChildEngine:
         with theirs:
             files = exit_reason.descriptor, theirs.fileno()
             document = msgspec.structs.replace(start, socket_fd=theirs.fileno(), traces=None).encode()
-            command = [sys.executable, "-m", "runner.engines.worker", document.decode()]
+            command = [sys.executable, "-m", "runner.engines.engine_child", document.decode()]
             if num_ranks > 1:
                 self._ranks = Ranks(command, num_ranks, *files)
                 self._process = self._ranks.process

@@ -87,7 +87,7 @@ def test_a_terminated_bench_stops_the_servers_that_it_started() -> None:
         ),
         ("/b/python/triton_python_backend_stub /r/preprocessing/1/model.py x", "stub: preprocessing"),
         ("/x/python -m runner.engines.server.main", "engine server"),
-        ('/x/python -m runner.engines.worker {"engine_kind":"paced"}', "engine child"),
+        ('/x/python -m runner.engines.engine_child {"engine_kind":"paced"}', "engine child"),
         ("/x/python -m runner.api", "API server"),
         ("/x/python -m runner.triton_server.front", "Triton front"),
         ("bash", OTHER),

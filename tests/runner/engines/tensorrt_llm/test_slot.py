@@ -333,7 +333,7 @@ def rank_pids(directory: Path) -> dict[int, int]:
     pids = {}
     for path in Path("/proc").glob("[0-9]*"):
         command = command_of(int(path.name))
-        if "engines.worker" in command and str(directory) in command and "mpirun" not in command:
+        if "engines.engine_child" in command and str(directory) in command and "mpirun" not in command:
             match = re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", (path / "environ").read_text())
             assert match is not None
             pids[int(match[1])] = int(path.name)
