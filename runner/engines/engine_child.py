@@ -1,8 +1,8 @@
 """A process of an engine that does not run in the engine server itself, which starts it (``server.child``).
 
-The engine's loop needs Python's lock, or it has a process (rank) per GPU. The arguments are its ``Start``
-and, for a rank, the Unix socket of ``server.ranks``. It ends when its socket closes: no engine outlives the
-engine server.
+The engine's loop needs Python's lock, or it has a process (rank) per GPU. The arguments are its
+``EngineStart`` and, for a rank, the Unix socket of ``server.ranks``. It ends when its socket closes: no
+engine outlives the engine server.
 """
 
 import importlib
@@ -26,7 +26,7 @@ from runner.engines.protocol import messages
 from runner.engines.protocol.adapter import EngineAdapter
 from runner.engines.protocol.wire import FrameReader, FrameSender
 from runner.engines.server.loading import load_engine, start_errors
-from runner.engines.server.start import Start
+from runner.engines.server.start import EngineStart
 from runner.observability.logs import set_up_logging
 from runner.supervision.child import die_with_parent
 
@@ -80,7 +80,7 @@ class SocketSink:
         os._exit(_BROKEN_EXIT_CODE)
 
 
-def serve(start: Start, exit_reason: ExitReason) -> None:
+def serve(start: EngineStart, exit_reason: ExitReason) -> None:
     """Load the engine, then work until the socket closes. Raises a CodedError."""
     connection = socket.socket(fileno=start.socket_fd)
     # An engine that forks: its children are no ends of this connection, and do not outlive us.
@@ -138,7 +138,7 @@ def _call_server(place: str, rank: int) -> list[int]:
 
 def main() -> int:
     document, *place = sys.argv[1:]
-    start = Start.decode(document.encode())
+    start = EngineStart.decode(document.encode())
     set_up_logging("text" if place else None)  # The engine server adds the rank to each line.
     die_with_parent()  # An engine that hangs does not see its socket close.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

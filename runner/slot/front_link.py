@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from runner.engines.protocol.front import DirectResponse, DirectTensor
+from runner.engines.protocol.triton_front import DirectResponse, DirectTensor
 from runner.engines.protocol.wire import FrameQueue
 
 _DATATYPES = {"int32": "INT32", "int64": "INT64", "float32": "FP32"}

@@ -22,7 +22,6 @@ import triton_python_backend_utils as pb_utils
 
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor, UnsupportedArgument
-from runner.engines.protocol.front import CALL, DIRECT, SINGLE_RESPONSE, front_socket_path
 from runner.engines.protocol.messages import (
     Cancel,
     Failed,
@@ -34,6 +33,7 @@ from runner.engines.protocol.messages import (
     Tokens,
 )
 from runner.engines.protocol.relay import End, Relay, Stream
+from runner.engines.protocol.triton_front import CALL, DIRECT, SINGLE_RESPONSE, front_socket_path
 from runner.observability.logs import set_up_logging
 from runner.slot.call import NO_TOKEN, Call, OutputSequence
 from runner.slot.engine_connection import EngineConnection

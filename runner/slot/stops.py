@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.engines.protocol.front import ONLY_FRONT, STOPPED_CALL
+from runner.engines.protocol.triton_front import ONLY_FRONT, STOPPED_CALL
 
 _MAX_REMEMBERED = 4096
 """Of stopped calls, whose requests Triton may bring later: they wait in its queues, or in preprocessing."""

@@ -18,7 +18,7 @@ from engine.kinds import KINDS
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.coalescing import Coalescing
-from runner.engines.server.start import Start
+from runner.engines.server.start import EngineStart
 from runner.engines.server.supervisor import EngineServer
 from runner.generation.admission import RequestGuard
 from runner.observability.meter import clear_folder
@@ -146,7 +146,7 @@ class EngineStack:
     async def _start_engine_server(self, engine: Engine, rendered: Rendered) -> EngineClient:
         """Returns this process's client of it."""
         settings, engine_kind = self._settings, engine.manifest.engine_kind
-        start = Start(
+        start = EngineStart(
             engine_kind=engine_kind,
             engine_dir=engine.path,
             options=dict(rendered.options),

@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 from tritonclient.grpc import service_pb2 as pb
 
-from runner.engines.protocol.front import DirectResponse
+from runner.engines.protocol.triton_front import DirectResponse
 from runner.engines.protocol.wire import FrameTooLong, decode_frames
 from runner.triton_server.model_names import SLOT
 

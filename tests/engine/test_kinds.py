@@ -83,7 +83,7 @@ from errors.wire import ExitReason
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Ready
-from runner.engines.server.start import Start
+from runner.engines.server.start import EngineStart
 from runner.engines.server.supervisor import engine_environment
 from runner.slot.request import parse_row
 
@@ -105,7 +105,7 @@ listener.bind(str(socket_path))
 listener.listen()
 announce(arrival, Arrived((0,), 0))
 exit_reason = ExitReason()
-start = Start("countdown", directory, {}, arrival, listener.fileno(), exit_reason.descriptor)
+start = EngineStart("countdown", directory, {}, arrival, listener.fileno(), exit_reason.descriptor)
 process = subprocess.Popen(
     [sys.executable, "-m", "runner.engines.server.main"],
     env=engine_environment("countdown"),

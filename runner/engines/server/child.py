@@ -29,7 +29,7 @@ from runner.engines.protocol.messages import (
 )
 from runner.engines.protocol.wire import FrameReader, FrameSender
 from runner.engines.server.ranks import Ranks
-from runner.engines.server.start import Start
+from runner.engines.server.start import EngineStart
 from runner.supervision.child import how_ended, with_parent
 
 _STOP_GRACE_S = 5.0
@@ -38,7 +38,7 @@ _STOP_GRACE_S = 5.0
 class ChildEngine:
     """See ``runner.engines.protocol.adapter.EngineAdapter``. The processes end with this one."""
 
-    def __init__(self, start: Start, sink: Sink, exit_reason: ExitReason, num_ranks: int = 1) -> None:
+    def __init__(self, start: EngineStart, sink: Sink, exit_reason: ExitReason, num_ranks: int = 1) -> None:
         """Start the processes and wait until their engine is loaded. Raises a CodedError."""
         self._start = start
         self._sink = sink

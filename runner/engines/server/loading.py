@@ -16,7 +16,7 @@ from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed, as_coded
 from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.arrival import await_arrival
-from runner.engines.server.start import Start
+from runner.engines.server.start import EngineStart
 from runner.supervision.tuning import uncollected
 
 
@@ -38,7 +38,7 @@ def missing_package(engine_kind: str, name: str, python: str) -> EngineStartFail
     return EngineStartFailed(engine_kind=engine_kind, reason=reason)
 
 
-def load_engine(start: Start, sink: Sink) -> EngineAdapter:
+def load_engine(start: EngineStart, sink: Sink) -> EngineAdapter:
     """Wait for the engine's files, and load it. Raises errors of its library as well."""
     kind = find_kind(start.engine_kind)
     with uncollected():

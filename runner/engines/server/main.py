@@ -27,7 +27,7 @@ from runner.engines.server.clients import Clients
 from runner.engines.server.loading import keep_bytecode, load_engine, start_errors
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
-from runner.engines.server.start import Start
+from runner.engines.server.start import EngineStart
 from runner.observability.logs import set_up_logging
 from runner.observability.otlp_json import SpanExporter
 from runner.supervision.child import die_with_parent
@@ -39,7 +39,7 @@ _HEARTBEAT_S = 1.0
 log = logging.getLogger("cog_triton.engine")
 
 
-def load(start: Start, sink: Sink, exit_reason: ExitReason) -> EngineAdapter:
+def load(start: EngineStart, sink: Sink, exit_reason: ExitReason) -> EngineAdapter:
     """Load the engine, in this process or in others."""
     kind = find_kind(start.engine_kind)
     if cache_dir := start.options.get("engine_cache_dir"):
@@ -56,7 +56,7 @@ def load(start: Start, sink: Sink, exit_reason: ExitReason) -> EngineAdapter:
     return load_engine(start, sink)
 
 
-def serve(start: Start, exit_reason: ExitReason) -> int:
+def serve(start: EngineStart, exit_reason: ExitReason) -> int:
     """Load the engine, then serve its clients until SIGTERM. Returns an exit code."""
     listener = socket.socket(fileno=start.socket_fd)
     os.register_at_fork(after_in_child=listener.close)
@@ -96,14 +96,14 @@ def _is_stopped(orders: SimpleQueue[int], timeout_s: float) -> bool:
     return False
 
 
-def _statistics_interval_s(start: Start) -> float:
+def _statistics_interval_s(start: EngineStart) -> float:
     """Raises E1006."""
     interval_ms = parse_options(start.options, {_INTERVAL: integer(1)}).get(_INTERVAL)
     return _HEARTBEAT_S if interval_ms is None else min(interval_ms / 1000, _HEARTBEAT_S)
 
 
 def main() -> int:
-    start = Start.decode(sys.stdin.buffer.read())
+    start = EngineStart.decode(sys.stdin.buffer.read())
     set_up_logging()
     die_with_parent()  # An engine that hangs in native code does not react to SIGTERM.
     # A terminal's Ctrl-C reaches all processes; our parent ends us in order.

@@ -9,7 +9,7 @@ import msgspec
 from runner.observability.otlp_json import OtlpTarget
 
 
-class Start(msgspec.Struct, frozen=True):
+class EngineStart(msgspec.Struct, frozen=True):
     """``socket_fd`` is already listening; ``exit_reason_fd``: see ``errors.wire.ExitReason``."""
 
     engine_kind: str
@@ -33,5 +33,5 @@ class Start(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self, enc_hook=str)
 
     @classmethod
-    def decode(cls, data: bytes) -> Start:
+    def decode(cls, data: bytes) -> EngineStart:
         return msgspec.json.decode(data, type=cls, dec_hook=lambda kind, value: kind(value))

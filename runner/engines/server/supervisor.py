@@ -23,7 +23,7 @@ from errors.engines import EngineStartFailed
 from runner.engines.guides.check import PROCESS_NAME
 from runner.engines.protocol.client import EngineClient
 from runner.engines.server.loading import missing_package
-from runner.engines.server.start import Start
+from runner.engines.server.start import EngineStart
 from runner.supervision.child import Child, Log, with_parent
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.supervised import SupervisedProcess
@@ -48,7 +48,7 @@ class EngineServer(SupervisedProcess):
     def __init__(
         self,
         python: str,
-        start: Start,
+        start: EngineStart,
         socket_path: Path,
         client: EngineClient,
         log: Log,

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from runner.engines.protocol.client import EngineClient
-from runner.engines.protocol.front import front_socket_path
+from runner.engines.protocol.triton_front import front_socket_path
 from runner.observability.logs import set_up_logging
 from runner.settings.api_keys import APIKeys
 from runner.supervision.tuning import freeze_loaded_objects, return_free_memory
@@ -23,7 +23,7 @@ from runner.triton_server.front.http.connection import HTTPConnection
 from runner.triton_server.front.http.server import HTTPServer
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.models import Models
-from runner.triton_server.front.start import Start
+from runner.triton_server.front.start import FrontStart
 from runner.triton_server.front.triton_http import TritonHTTP
 from runner.triton_server.grpc_client.triton import Triton
 
@@ -35,7 +35,7 @@ _WATCH_S = 0.5
 _TRIM_S = 5.0
 
 
-async def serve(start: Start) -> None:
+async def serve(start: FrontStart) -> None:
     """Serve until SIGTERM."""
     settings = start.settings
     loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ async def _return_memory() -> None:
 
 
 def main() -> None:
-    start = Start.model_validate_json(sys.stdin.read())
+    start = FrontStart.model_validate_json(sys.stdin.read())
     set_up_logging(start.settings.log_format)
     asyncio.run(serve(start))
 

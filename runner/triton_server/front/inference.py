@@ -18,12 +18,12 @@ from tritonclient.grpc import service_pb2 as pb
 from errors.coded_error import CodedError
 from errors.triton import TritonUnavailable
 from errors.triton_front import TooManyInferences
-from runner.engines.protocol.front import CALL, DIRECT, SINGLE_RESPONSE
+from runner.engines.protocol.triton_front import CALL, DIRECT, SINGLE_RESPONSE
 from runner.triton_server.direct import IS_FINAL, DirectResponses
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.models import Models
-from runner.triton_server.front.starts import Start, Starts
+from runner.triton_server.front.starts import CallStart, Starts
 from runner.triton_server.front.stops import CallStops
 from runner.triton_server.front.tensors import adapt
 from runner.triton_server.grpc_client.call import Call
@@ -105,7 +105,7 @@ class Inferences:
         if self.running >= self.max_requests and not self._starts.make_room(client):
             raise TooManyInferences(running=self.running)
 
-    def start(self, client: object, num_bytes: int, begin: Callable[[], None]) -> Start:
+    def start(self, client: object, num_bytes: int, begin: Callable[[], None]) -> CallStart:
         """Call ``begin`` when Triton can take a request of ``num_bytes``."""
         return (self._starts if num_bytes <= _LARGE_BYTES else self._large_starts).add(client, begin)
 
@@ -149,7 +149,7 @@ class Inference:
         self._is_left = False
         self._share = all_inferences.budget.share()
         self._call: Call | None = None
-        self._start: Start | None = None
+        self._start: CallStart | None = None
 
     def send(self, request: Any) -> None:
         """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107, E1108, E1111, E1112."""

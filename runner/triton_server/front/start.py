@@ -13,7 +13,7 @@ HEALTH_PATH = "/health"
 """Of the front itself."""
 
 
-class Start(BaseModel):
+class FrontStart(BaseModel):
     """The sockets listen already; ``triton`` are the ports of loopback that Triton itself listens on."""
 
     model_config = ConfigDict(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 _POLL_S = 0.02
 
 
-class Start:
+class CallStart:
     """A call that waits, or that Triton begins; ``end`` it once Triton has answered."""
 
     def __init__(self, starts: Starts, client: object, begin: Callable[[], None]) -> None:
@@ -37,20 +37,20 @@ class Starts:
     def __init__(self, limit: int, begin_s: float = math.inf) -> None:
         self._limit = limit
         self._begin_s = begin_s
-        self._begun: dict[Start, float] = {}
+        self._begun: dict[CallStart, float] = {}
         """Calls that Triton begins, with the time."""
-        self._waiting: dict[object, dict[Start, None]] = {}
+        self._waiting: dict[object, dict[CallStart, None]] = {}
         """Waiting calls by client connection; that whose turn is next is the first."""
         self._is_polling = False
 
-    def add(self, client: object, begin: Callable[[], None]) -> Start:
+    def add(self, client: object, begin: Callable[[], None]) -> CallStart:
         """Call ``begin`` now, or when it is its turn."""
-        start = Start(self, client, begin)
+        start = CallStart(self, client, begin)
         self._waiting.setdefault(client, {})[start] = None
         self._begin_waiting()
         return start
 
-    def end(self, start: Start) -> None:
+    def end(self, start: CallStart) -> None:
         if self._begun.pop(start, None) is not None:
             self._begin_waiting()
         else:
@@ -91,7 +91,7 @@ class Starts:
             self._begun = {each: at_s for each, at_s in self._begun.items() if at_s > end_s or each.is_left}
         return len(self._begun) < self._limit
 
-    def _forget(self, start: Start) -> None:
+    def _forget(self, start: CallStart) -> None:
         waiting = self._waiting.get(start.client)
         if waiting is not None and waiting.pop(start, start) is None and not waiting:
             del self._waiting[start.client]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-from runner.engines.protocol.front import ONLY_FRONT, STOPPED_CALL
+from runner.engines.protocol.triton_front import ONLY_FRONT, STOPPED_CALL
 from runner.triton_server.front.models import Models
 from runner.triton_server.grpc_client.triton import Triton
 from runner.triton_server.model_names import SLOT

@@ -22,7 +22,7 @@ from runner.supervision.client_sockets import set_options
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.health import answers_ok
 from runner.supervision.supervised import SupervisedProcess
-from runner.triton_server.front.start import HEALTH_PATH, Start
+from runner.triton_server.front.start import HEALTH_PATH, FrontStart
 
 _BACKLOG = 2048
 _MIN_START_TIMEOUT_S = 60.0
@@ -73,7 +73,7 @@ class TritonFront(SupervisedProcess):
 
     async def launch(self) -> None:
         http, grpc, metrics = (each.fileno() for each in self._sockets)
-        start = Start(
+        start = FrontStart(
             settings=self._settings,
             http_fd=http,
             grpc_fd=grpc,

@@ -13,7 +13,7 @@ from engine.directory import load
 from runner.api.supervisor import APIServers
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
-from runner.engines.server.start import Start
+from runner.engines.server.start import EngineStart
 from runner.engines.server.supervisor import EngineServer
 from runner.observability.meter import clear_folder
 from runner.settings.paths import engine_socket_path, make_runtime_dir, metrics_dir
@@ -62,7 +62,7 @@ class APIAlone:
         arrival = runtime / "engine_arrival.json"
         self._client = EngineClient(socket_path, 60.0, engine.manifest.engine_kind)
         await self._client.__aenter__()
-        start = Start(
+        start = EngineStart(
             engine_kind=engine.manifest.engine_kind,
             engine_dir=engine.path,
             options={},

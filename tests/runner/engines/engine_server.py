@@ -18,7 +18,7 @@ from errors.wire import ExitReason
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.messages import FromClient, Ready, ToClient
 from runner.engines.protocol.wire import FrameReader, frame
-from runner.engines.server.start import Start
+from runner.engines.server.start import EngineStart
 
 _END_S = 60.0
 _START_S = 240.0
@@ -56,7 +56,7 @@ class EngineServerUnderTest:
         self._environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT), **(environment or {})}
         arrival = folder / "arrival"
         announce(arrival, Arrived((0,), 0))
-        self._message = Start(
+        self._message = EngineStart(
             engine_kind=kind,
             engine_dir=engine_dir,
             options=dict(options),

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engines.protocol.front import CALL, ONLY_FRONT, STOPPED_CALL
 from runner.engines.protocol.messages import Statistics
+from runner.engines.protocol.triton_front import CALL, ONLY_FRONT, STOPPED_CALL
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import make_paced_directory
 from tests.runner.servers import wait_until

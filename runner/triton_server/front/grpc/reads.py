@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 from errors.coded_error import CodedError
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.grpc.calls import ClientCall, parsed
-from runner.triton_server.front.starts import Start
+from runner.triton_server.front.starts import CallStart
 from runner.triton_server.grpc_client.call import Call
 from runner.triton_server.grpc_wire import OK, SERVICE
 
@@ -27,7 +27,7 @@ class PassedCall(ClientCall):
     """A call with one message and one answer, which Triton answers at once."""
 
     _call: Call | None = None
-    _start: Start | None = None
+    _start: CallStart | None = None
 
     def message(self, message: bytes) -> None:
         if self.method in _NOT_READY and not self.server.is_engine_ready():
@@ -67,7 +67,7 @@ class StatisticsCall(ClientCall):
     """``ModelStatistics``."""
 
     _task: asyncio.Task[None] | None = None
-    _start: Start | None = None
+    _start: CallStart | None = None
 
     def message(self, message: bytes) -> None:
         request = parsed(message, pb.ModelStatisticsRequest)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Output, Sampling, Submit
-from runner.engines.server.start import Start
+from runner.engines.server.start import EngineStart
 from runner.engines.server.supervisor import EngineServer
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.supervised import State, SupervisedProcess
@@ -41,7 +41,7 @@ class Supervised:
         path = command.arrival.parent / "socket"
         self.server = EngineServer(
             command.python,
-            Start(command.engine_kind, command.engine_dir, command.options, command.arrival),
+            EngineStart(command.engine_kind, command.engine_dir, command.options, command.arrival),
             path,
             client,
             lambda line: None,

@@ -22,7 +22,7 @@ from runner.engines.server.child import ChildEngine
 from runner.engines.server.clients import Clients
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
-from runner.engines.server.start import Start
+from runner.engines.server.start import EngineStart
 from tests.runner.engines.engine_server import EngineServerClient
 from tests.runner.engines.listening import make_paced_directory
 from tests.runner.servers import is_running
@@ -117,7 +117,7 @@ def child_engine(tmp_path: Path, requests: Requests) -> Iterator[ChildEngine]:
     announce(tmp_path / "arrival", Arrived((0,), 0))
     reason = ExitReason()
     engine_dir = make_paced_directory(tmp_path / "engine", 100)
-    start = Start("paced", engine_dir, {}, tmp_path / "arrival", exit_reason_fd=reason.descriptor)
+    start = EngineStart("paced", engine_dir, {}, tmp_path / "arrival", exit_reason_fd=reason.descriptor)
     engine = ChildEngine(start, requests, reason)
     yield engine
     engine.close()

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 from errors.requests import InvalidTensor
 from errors.triton import TritonUnavailable
 from errors.triton_front import TooManyBytes, TooManyInferences
-from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
+from runner.engines.protocol.triton_front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.settings.ports import free_ports
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.starts import Starts

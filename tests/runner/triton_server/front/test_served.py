@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from runner.engines.protocol.front import ONLY_FRONT, STOPPED_CALL
+from runner.engines.protocol.triton_front import ONLY_FRONT, STOPPED_CALL
 from tests.runner.servers import ENSEMBLE, HOST, SLOT, TritonUnderTest, wait_until
 from tests.runner.triton_server.front.running import ASKED, QUESTION, inference
 
