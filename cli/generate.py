@@ -89,6 +89,9 @@ async def _generate(
             messages = [{"role": "user", "content": request.prompt}]
             prompt = service.model.chat.render(messages, system_prompt=system_prompt)
             request = replace(request, prompt=prompt, adds_special_tokens=False, begins_turn=True)
+        if request.max_tokens >= (limit := service.model.max_sequence_length):
+            note = f"note: the model takes at most {limit} tokens of prompt and output together"
+            print(f"{note}; --max-tokens is cut to what is left", file=sys.stderr)
         generation = service.generate(request)
         async for text in generation.text():
             print(text, end="", flush=True)

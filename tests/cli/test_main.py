@@ -133,14 +133,16 @@ def test_generate_streams_to_stdout_and_leaves_nothing_else(paced_tar: Path, tmp
 
 
 def test_an_interrupted_generate_leaves_nothing(paced_tar: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cli", "generate", str(paced_tar), "once upon", "--max-tokens", "4000"]
+    command = [sys.executable, "-m", "cli", "generate", str(paced_tar), "once upon", "--max-tokens", "99999"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, cwd=SOURCE_ROOT, env=environment, stdout=subprocess.PIPE) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=SOURCE_ROOT, env=environment, stdout=pipe, stderr=pipe) as process:
         assert process.stdout is not None
         assert process.stdout.read(4) == b"once"
         process.send_signal(signal.SIGINT)
-        process.stdout.read()
+        told = process.communicate()[1]
     assert process.returncode == 130
+    assert told.startswith(b"note: the model takes at most ")
     assert list(tmp_path.iterdir()) == []
 
 
