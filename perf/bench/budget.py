@@ -80,5 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     effort = "short" if options.short else "in full"
     print(f"\n{machine()}; measured {effort} in {time.monotonic() - started_s:.0f} s\n")
     print(budget_table(rows))
+    print(
+        "\nMost rows compare this stack with another of the same run (Cog with a mock, Triton, a bare server); "
+        "FAIL: it is slower than this project allows itself, or requests were not served."
+    )
     print(f"\n{kept} of {len(judged)} rows kept; a limit without a verdict is for {REFERENCE_MACHINE}")
     return 1 if options.strict and kept < len(judged) else 0

@@ -97,12 +97,13 @@ def layers_table(measured: Mapping[str, Measurement]) -> str:
 def verdict(measured: Mapping[str, Measurement]) -> str:
     """Which layer takes the most of a stream's speed, and which process the most CPU, in the whole stack."""
     slot, whole = (measured[name].tokens_per_second_per_stream for name in (_SLOT, _WHOLE))
-    losses = {"engine slot and Triton": PACE - slot, "Cog and the runner": slot - whole}
+    losses = {"engine slot and Triton": max(PACE - slot, 0.0), "Cog and the runner": max(slot - whole, 0.0)}
     cpu_s = measured[_WHOLE].cpu_s
     role, most_s = cpu_s.most_common(1)[0] if cpu_s else ("nothing", 0.0)
     lost = ", ".join(f"{name} {loss:.1f}" for name, loss in losses.items())
+    slowest = max(losses, key=losses.__getitem__) if any(losses.values()) else "none"
     return (
-        f"Tokens/s per stream lost on the way: {lost}. Slowest: {max(losses, key=losses.__getitem__)}. "
+        f"Tokens/s per stream lost on the way: {lost}. Slowest: {slowest}. "
         f"Most CPU of the whole stack: {role}, {most_s / (sum(cpu_s.values()) or 1):.0%} of the server's."
     )
 
