@@ -135,3 +135,6 @@ audit: setup ## ask a public database for known vulnerabilities of everything pi
 clean: ## remove what was made here: environments, caches, the demo's files
 	@rm -rf .venv .venv-engine .venv-clients .venv-gateways .venv-vllm tests/clients/javascript/node_modules .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.DEFAULT:
+	@echo "There is no target $@. \`make\` lists those that there are." >&2; exit 2

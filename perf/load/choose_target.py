@@ -19,6 +19,8 @@ from perf.load.targets.triton import TritonTarget
 from runner.triton_server.model_names import SLOT
 
 _PROBE_TIMEOUT_S = 300.0
+_COG_PORT = ("PORT", 5000)
+_PORTS = {COG: _COG_PORT, MOCK: _COG_PORT, TRITON: ("TRITON_HTTP_PORT", 8000), OPENAI: ("OPENAI_PORT", 9000)}
 
 
 async def choose_target(options: argparse.Namespace) -> tuple[Target, Workload]:
@@ -75,10 +77,8 @@ def _make(options: argparse.Namespace, url: str, workload: Workload) -> Target:
 
 
 def _default_url(target: str) -> str:
-    if target == OPENAI:
-        return "http://localhost:8000"
-    if target in (COG, MOCK, TRITON):
-        name, port = ("TRITON_HTTP_PORT", 8000) if target == TRITON else ("PORT", 5000)
+    if target in _PORTS:
+        name, port = _PORTS[target]
         return f"http://localhost:{os.environ.get(name) or port}"
     if not all(target.partition("/")):
         raise InvalidInput(

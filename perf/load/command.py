@@ -30,6 +30,8 @@ from perf.options import Options
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 also where requests failed: that is a result. 1 where none was completed."""
     parser = Options("load", __doc__)
+    if (script := Path(sys.argv[0])).name == "test_perf.py":
+        parser.prog = script.name
     add_options(parser)
     options = parser.parse_args(arguments)
     check(options)

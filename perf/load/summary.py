@@ -3,12 +3,16 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 from perf.load.clients import Run
 from perf.load.statistics import Concurrency, Distribution, concurrency, distribution, is_good
 
 _LATE_S = 0.05
 _BUSY_CLIENT = 0.9
+_GROWTH, _GROWN_S = 2.0, 1.0
+"""How much longer, between the first and the last quarter, answers take of a server with a growing queue."""
+_TOO_MUCH = "the server could not keep up; lower --rate"
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,16 @@ def _warnings(run: Run) -> Iterable[str]:
             f"a request was sent {late_s * 1000:.0f} ms late: this side was held up (busy processors, or "
             "--processes too few); latencies count from the planned time all the same"
         )
+    if busy := sum(record.answer.outcome == "busy" for record in run.records):
+        yield (
+            f"{busy} of {len(run.records)} requests, which are not in the failure rate, were refused as the "
+            f"server was busy: {_TOO_MUCH}"
+        )
+    latencies_s = [record.latency_s for record in run.records if record.is_completed]
+    if quarter := len(latencies_s) // 4:
+        first_s, last_s = fmean(latencies_s[:quarter]), fmean(latencies_s[-quarter:])
+        if last_s > _GROWTH * first_s and last_s - first_s > _GROWN_S:
+            yield f"answers took longer and longer, from {first_s:.1f} s to {last_s:.1f} s: {_TOO_MUCH}"
     load = run.client_cpu_s / (run.duration_s * run.processes) if run.duration_s else 0.0
     if load > _BUSY_CLIENT:
         yield f"the load generator used {load:.0%} of its processors: these are its limits, not the server's"

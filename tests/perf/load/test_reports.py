@@ -107,6 +107,18 @@ def test_a_test_in_which_nothing_was_completed_is_told_too() -> None:
     assert "<html" in html_report(CONFIGURATION, summarize(run), run.records)
 
 
+def test_a_server_that_could_not_keep_up_is_named() -> None:
+    (warning,) = summarize(made_run()).warnings
+    assert warning.startswith(
+        "1 of 74 requests, which are not in the failure rate, were refused as the server"
+    )
+    queueing = [record(at_s, 2 * at_s + 0.5) for at_s in range(8)]
+    (warning,) = summarize(Run(1, queueing, 0.0)).warnings
+    assert warning.startswith("answers took longer and longer, from 1.0 s to 7.0 s: the server could not")
+    steady = [record(at_s, at_s + 0.5 + at_s % 2) for at_s in range(8)]
+    assert summarize(Run(1, steady, 0.0)).warnings == ()
+
+
 def test_a_client_that_was_too_slow_says_so() -> None:
     late = Run(1, [record(0.5, 1.0, scheduled_s=0.0)], client_cpu_s=0.99)
     report = text_report({}, summarize(late))
