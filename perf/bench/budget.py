@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{machine()}; measured {effort} in {time.monotonic() - started_s:.0f} s\n")
     print(budget_table(rows))
     print(
-        "\nMost rows compare this stack with another of the same run (Cog with a mock, Triton, a bare server); "
+        "\nMost rows compare this stack with another of this run (Cog with a mock, Triton, a bare server); "
         "FAIL: it is slower than this project allows itself, or requests were not served."
     )
     print(f"\n{kept} of {len(judged)} rows kept; a limit without a verdict is for {REFERENCE_MACHINE}")
