@@ -44,10 +44,11 @@ TIMEOUT_S = 0.5
 """How long clients of the stand-in wait in silence."""
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[EngineServerUnderTest]:
-    directory = make_paced_directory(tmp_path / "model", 1000)
-    server = EngineServerUnderTest("paced", directory, {}, tmp_path)
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServerUnderTest]:
+    folder = tmp_path_factory.mktemp("server")
+    directory = make_paced_directory(folder / "model", 1000)
+    server = EngineServerUnderTest("paced", directory, {}, folder)
     yield server
     server.stop()
 

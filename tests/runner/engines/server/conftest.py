@@ -13,6 +13,27 @@ from tests.runner.engines.listening import make_paced_directory
 from tests.runner.engines.server.brittle import with_kinds
 
 StartServer = Callable[..., EngineServerUnderTest]
+SharedServer = Callable[..., EngineServerUnderTest]
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
+    """Returns the module's engine server of a kind and rate: a new one if the last has ended."""
+    servers: dict[tuple[str, int], EngineServerUnderTest] = {}
+
+    def share(kind: str, tokens_per_second: int = 1000) -> EngineServerUnderTest:
+        key = kind, tokens_per_second
+        if key not in servers:
+            folder = tmp_path_factory.mktemp(kind)
+            directory = make_paced_directory(folder / "model", tokens_per_second)
+            servers[key] = EngineServerUnderTest(kind, directory, {}, folder, environment=with_kinds(folder))
+        elif servers[key].process.poll() is not None:
+            servers[key].start()
+        return servers[key]
+
+    yield share
+    for server in servers.values():
+        server.stop()
 
 
 @pytest.fixture

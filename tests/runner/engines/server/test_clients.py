@@ -21,7 +21,7 @@ from runner.engines.protocol.wire import decode_frames
 from tests.runner.engines.engine_server import EngineServerClient
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.server import brittle
-from tests.runner.engines.server.conftest import StartServer
+from tests.runner.engines.server.conftest import SharedServer, StartServer
 from tests.runner.servers import wait_until
 
 pytestmark = pytest.mark.servers
@@ -45,8 +45,8 @@ def active(client: Listening) -> int:
 
 
 @pytest.mark.parametrize("kind", ["paced", "paced_child"])
-def test_equal_ids_of_several_clients_do_not_mix(start_server: StartServer, kind: str) -> None:
-    server = start_server(kind)
+def test_equal_ids_of_several_clients_do_not_mix(shared_server: SharedServer, kind: str) -> None:
+    server = shared_server(kind)
     clients = [Listening(server) for _ in range(8)]
     for number in range(1, 6):
         for index, client in enumerate(clients):
@@ -61,21 +61,21 @@ def test_equal_ids_of_several_clients_do_not_mix(start_server: StartServer, kind
 
 @pytest.mark.parametrize("kind", ["paced", "paced_child"])
 def test_a_client_that_disconnects_cancels_what_it_asked_for_and_nothing_else(
-    start_server: StartServer, kind: str
+    shared_server: SharedServer, kind: str
 ) -> None:
-    server = start_server(kind)
+    server = shared_server(kind)
     with Listening(server) as stays:
-        stays.send(Submit(1, [5, 6], 5000))
+        stays.send(Submit(1, [5, 6], 2000))
         with Listening(server) as leaves:
             leaves.send(*(Submit(number, [7], MOST_TOKENS) for number in range(1, 21)))
             stays.wait_for(lambda: active(stays) == 21)
         stays.wait_for(lambda: active(stays) == 1)
         assert stays.wait_for_end(1) == "length"
-        assert stays.tokens(1) == [5, 6] * 2500
+        assert stays.tokens(1) == [5, 6] * 1000
 
 
-def test_a_client_that_is_killed_cancels_what_it_asked_for(start_server: StartServer) -> None:
-    server = start_server("paced")
+def test_a_client_that_is_killed_cancels_what_it_asked_for(shared_server: SharedServer) -> None:
+    server = shared_server("paced")
     with Listening(server) as stays, silent_client(server.path) as silent:
         stays.wait_for(lambda: active(stays) == 8)
         silent.kill()
@@ -104,9 +104,9 @@ def left_unread(client: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.parametrize("treat", [stopped, left_unread])
 def test_a_client_that_does_not_read_holds_up_nobody(
-    start_server: StartServer, treat: Callable[[subprocess.Popen[bytes]], None]
+    shared_server: SharedServer, treat: Callable[[subprocess.Popen[bytes]], None]
 ) -> None:
-    server = start_server("paced", tokens_per_second=UNPACED)
+    server = shared_server("paced", tokens_per_second=UNPACED)
     with silent_client(server.path) as silent, Listening(server) as reads:
         treat(silent)
         for number in range(1, 11):
@@ -115,8 +115,8 @@ def test_a_client_that_does_not_read_holds_up_nobody(
         silent.kill()
 
 
-def test_a_client_that_reads_late_gets_all(start_server: StartServer) -> None:
-    server = start_server("paced", tokens_per_second=UNPACED)
+def test_a_client_that_reads_late_gets_all(shared_server: SharedServer) -> None:
+    server = shared_server("paced", tokens_per_second=UNPACED)
     late = server.connect()
     late.send(*(Submit(number, [number, 0], MOST_TOKENS) for number in range(1, 9)))
     with Listening(server) as reads:
@@ -169,8 +169,8 @@ def frames(connection: socket.socket, last: type[ToClient]) -> list[list[ToClien
     return found
 
 
-def test_what_a_round_has_for_a_client_is_one_frame(start_server: StartServer) -> None:
-    server = start_server("brittle")
+def test_what_a_round_has_for_a_client_is_one_frame(shared_server: SharedServer) -> None:
+    server = shared_server("brittle")
     clients = [server.connect() for _ in range(3)]
     for client in clients:
         client.send(*(Submit(number, [brittle.HOLD], 9) for number in range(1, 9)))
@@ -199,23 +199,23 @@ def test_what_a_round_has_for_a_client_is_one_frame(start_server: StartServer) -
     ids=["garbage", "huge", "a little too long", "no list", "nested too deep", "unknown type"],
 )
 def test_a_malformed_or_huge_frame_closes_that_connection_alone(
-    start_server: StartServer, data: bytes
+    shared_server: SharedServer, data: bytes
 ) -> None:
-    server = start_server("paced")
+    server = shared_server("paced")
     malformed = server.connect()
     with Listening(server) as other:
-        other.send(Submit(1, [5], 2000))
+        other.send(Submit(1, [5], 300))
         malformed.send(Submit(1, [6], MOST_TOKENS))
         other.wait_for(lambda: active(other) == 2)
         malformed.socket.sendall(data)
         read_to_the_end(malformed)
         malformed.close()
-        assert (other.wait_for_end(1), other.tokens(1)) == ("length", [5] * 2000)
+        assert (other.wait_for_end(1), other.tokens(1)) == ("length", [5] * 300)
         other.wait_for(lambda: active(other) == 0)
 
 
-def test_clients_come_and_go_in_great_numbers(start_server: StartServer) -> None:
-    server = start_server("paced")
+def test_clients_come_and_go_in_great_numbers(shared_server: SharedServer) -> None:
+    server = shared_server("paced")
     with Listening(server) as stays:
         for number in range(300):
             client = EngineServerClient(server.path)

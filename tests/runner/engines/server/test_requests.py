@@ -15,14 +15,14 @@ from runner.engines.server.requests import relay_rest
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.server import brittle
-from tests.runner.engines.server.conftest import StartServer
+from tests.runner.engines.server.conftest import SharedServer
 
 pytestmark = pytest.mark.servers
 
 
 @pytest.fixture(params=["brittle", "brittle_child"])
-def server(request: pytest.FixtureRequest, start_server: StartServer) -> EngineServerUnderTest:
-    return start_server(request.param)
+def server(request: pytest.FixtureRequest, shared_server: SharedServer) -> EngineServerUnderTest:
+    return shared_server(request.param)
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def client(server: EngineServerUnderTest) -> Iterator[Listening]:
 
 
 @pytest.fixture(params=["paced", "paced_child"])
-def paced(request: pytest.FixtureRequest, start_server: StartServer) -> Iterator[Listening]:
-    with Listening(start_server(request.param)) as client:
+def paced(request: pytest.FixtureRequest, shared_server: SharedServer) -> Iterator[Listening]:
+    with Listening(shared_server(request.param)) as client:
         yield client
 
 
@@ -211,11 +211,11 @@ def test_a_beam_searchs_sequences_come_with_its_end(client: Listening) -> None:
 )
 @pytest.mark.parametrize("kind", ["brittle", "brittle_child"])
 def test_a_broken_engine_ends_every_request_of_every_client_with_its_error(
-    start_server: StartServer, kind: str, fault: int, reason: str
+    shared_server: SharedServer, kind: str, fault: int, reason: str
 ) -> None:
     if (kind, fault) == ("brittle", brittle.DIE):
         pytest.skip("the engine server is the engine's process: only its parent can say how it ended")
-    server = start_server(kind)
+    server = shared_server(kind)
     with Listening(server) as one, Listening(server) as other:
         other.send(Submit(1, [brittle.HOLD], 1), Submit(2, [brittle.HOLD], 1))
         other.wait_for(lambda: any(each.active == 2 for each in other.statistics()))
