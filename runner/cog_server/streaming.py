@@ -49,7 +49,7 @@ class PredictionStream:
         self._on_end = on_end
         self._arrived: deque[str | BaseException | None] = deque()
         self._wake_up: SimpleQueue[None] = SimpleQueue()
-        self._is_left = False
+        self._has_stopped = False
         self._loop_calls = loop_calls
         self._wake_ups = wake_ups
         self._context = contextvars.copy_context()
@@ -76,10 +76,10 @@ class PredictionStream:
         self._loop_calls.post(self._cancel)
 
     def wake(self) -> bool:
-        """Let the thread take what has arrived; False if it has left."""
-        if not self._is_left:
+        """Let the thread take what has arrived; False if it has stopped reading."""
+        if not self._has_stopped:
             self._wake_up.put(None)
-        return not self._is_left
+        return not self._has_stopped
 
     def _start(self) -> None:
         self._task = self._context.run(asyncio.ensure_future, self._pump())
@@ -131,7 +131,7 @@ class PredictionStream:
                 if end is not None:
                     raise end
         finally:
-            self._is_left = True
+            self._has_stopped = True
             self._wake_ups.next()
             if not is_over:
                 self.cancel()

@@ -33,7 +33,7 @@ class Receiver(Protocol):
     def receive(self, message: bytes) -> None:
         """Take a ``ModelStreamInferResponse``."""
 
-    def lose(self) -> None:
+    def slot_disconnected(self) -> None:
         """Some of its responses may be lost."""
 
 
@@ -69,7 +69,7 @@ class DirectResponses:
         with suppress(BlockingIOError):
             accepted, _ = self._listener.accept()
             if self._connection is not None:  # Of a slot that has ended.
-                self._lose()
+                self._slot_disconnected()
             accepted.setblocking(False)
             self._connection = accepted
             self._loop.add_reader(accepted, self.drain)
@@ -85,7 +85,7 @@ class DirectResponses:
             log.error("malformed response of the slot: %s", exc)
             data = b""
         if not data:
-            self._lose()
+            self._slot_disconnected()
 
     def _pass_on(self, receive: Callable[[bytes], None], response: DirectResponse) -> None:
         try:
@@ -93,10 +93,10 @@ class DirectResponses:
         except Exception:  # Other calls go on.
             log.exception("a response of the slot could not be passed on")
 
-    def _lose(self) -> None:
+    def _slot_disconnected(self) -> None:
         self._disconnect()
         for call in list(self.calls.values()):
-            call.lose()
+            call.slot_disconnected()
 
     def _disconnect(self) -> None:
         self._data.clear()

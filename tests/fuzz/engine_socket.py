@@ -213,7 +213,7 @@ async def _ask(choices: Choices) -> None:
         # NOTE: a connection that is still open stays the hostile one.
         assert client._connection is not None
         client._connection._transport.abort()
-        await client._connection.lost.wait()
+        await client._connection.disconnected.wait()
         assert await _read(client) == GOOD.input_ids
     path.unlink()
 

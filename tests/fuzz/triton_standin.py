@@ -60,18 +60,18 @@ class StandInCall:
         self.on_message = on_message
         self.on_end = on_end
         self.sent: list[bytes] = []
-        self.is_left = self.is_reset = False
+        self.is_ignored = self.is_reset = False
 
     def send(self, message: bytes, *, is_last: bool = False) -> None:
         self.sent.append(message)
 
     def half_close(self) -> None: ...
 
-    def leave(self) -> None:
-        self.is_left = True
+    def stop_reading(self) -> None:
+        self.is_ignored = True
 
     def reset(self) -> None:
-        self.is_reset = self._triton.forget(self)
+        self.is_reset = self._triton.remove(self)
 
 
 class StandInTriton(Triton):
@@ -106,7 +106,7 @@ class StandInTriton(Triton):
             elif kind == 2:
                 text = choices.text().encode(errors="replace").decode()
                 self._end(call, choices.of((INTERNAL, UNAVAILABLE)), text)
-            elif kind > 2 and call.sent and not call.is_left:
+            elif kind > 2 and call.sent and not call.is_ignored:
                 call.on_message(self._response(choices, call, is_final=kind == 3))
 
     def disconnect(self) -> None:
@@ -117,14 +117,14 @@ class StandInTriton(Triton):
     def finish(self, call: StandInCall) -> None:
         self._end(call, OK, "")
 
-    def forget(self, call: StandInCall) -> bool:
+    def remove(self, call: StandInCall) -> bool:
         is_open = call in self.calls
         if is_open:
             self.calls.remove(call)
         return is_open
 
     def _end(self, call: StandInCall, status: int, text: str) -> None:
-        if self.forget(call):
+        if self.remove(call):
             call.on_end(status, text)
 
     def _response(self, choices: Choices, call: StandInCall, *, is_final: bool) -> bytes:

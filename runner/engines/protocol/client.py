@@ -72,7 +72,7 @@ class _Connection(asyncio.Protocol):
         """The engine is loaded, and the connection is open."""
         self.alive_s = 0.0
         """When the last ``Ready`` or ``Statistics`` arrived, by ``monotonic``."""
-        self.lost = asyncio.Event()
+        self.disconnected = asyncio.Event()
 
     def open(self, submit: Submit, outlet: Outlet[Output] | None) -> tuple[int, ReceivedStream]:
         request_id = next(self._ids)
@@ -84,13 +84,13 @@ class _Connection(asyncio.Protocol):
     def close_stream(self, request_id: int) -> None:
         """Forget the stream, and cancel the request if it has not ended."""
         stream = self._streams.pop(request_id)
-        if not stream.is_ended and not self.lost.is_set():
+        if not stream.is_ended and not self.disconnected.is_set():
             self._send(Cancel(request_id))
 
     def close(self) -> None:
         """Close the connection; all streams end with E2107."""
         self._transport.abort()
-        self._lose("the connection was closed")
+        self._disconnect("the connection was closed")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -105,10 +105,10 @@ class _Connection(asyncio.Protocol):
             # After a malformed frame nothing can be read from the connection any more.
             self._data.clear()
             self._transport.abort()
-            self._lose(f"malformed message: {exc}")
+            self._disconnect(f"malformed message: {exc}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lose(str(error) if error else "its connection was closed")
+        self._disconnect(str(error) if error else "its connection was closed")
 
     def _receive_all(self) -> None:
         now_s = self._loop.time()
@@ -156,10 +156,10 @@ class _Connection(asyncio.Protocol):
             stream.release(now_s)
         self._releasing = self._loop.call_later(_RELEASE_S, self._release) if held else None
 
-    def _lose(self, reason: str) -> None:
-        if self.lost.is_set():
+    def _disconnect(self, reason: str) -> None:
+        if self.disconnected.is_set():
             return
-        self.lost.set()
+        self.disconnected.set()
         self.is_ready = False
         if self._checking is not None:
             self._checking.cancel()
@@ -288,5 +288,5 @@ class EngineClient:
                 _, self._connection = await loop.create_unix_connection(
                     lambda: _Connection(self._timeout_s, self._engine_kind, self._coalescing), str(self._path)
                 )
-                await self._connection.lost.wait()
+                await self._connection.disconnected.wait()
             await asyncio.sleep(_POLL_S)

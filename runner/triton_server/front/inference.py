@@ -146,7 +146,7 @@ class Inference:
         self._has_failed = False
         self._wants_final = False
         self._request_id = ""
-        self._is_left = False
+        self._is_cancelled = False
         self._share = all_inferences.budget.share()
         self._call: Call | None = None
         self._start: CallStart | None = None
@@ -198,8 +198,8 @@ class Inference:
 
     def cancel(self) -> None:
         """The client has disconnected, or can't be answered. What Triton has of it counts until it ends."""
-        self._is_left = True
-        self._forget_direct()
+        self._is_cancelled = True
+        self._remove_direct()
         if self._call is None or not self._all.stops.can_stop:
             if self._call is not None:
                 self._call.reset()
@@ -208,8 +208,8 @@ class Inference:
             self._share.release()
             return
         if self._start is not None:
-            self._start.is_left = True
-        self._call.leave()
+            self._start.is_cancelled = True
+        self._call.stop_reading()
         self._stop()
 
     def _stop(self) -> None:
@@ -223,11 +223,11 @@ class Inference:
         self._end_start()
         self._on_response(message)
 
-    def lose(self) -> None:
+    def slot_disconnected(self) -> None:
         self.cancel()
         self._on_end(UNAVAILABLE, str(TritonUnavailable(reason="the model's process closed its connection")))
 
-    def _forget_direct(self) -> None:
+    def _remove_direct(self) -> None:
         if self._direct is not None:
             self._direct.calls.pop(self._key, None)
 
@@ -248,13 +248,13 @@ class Inference:
         self._on_response(message)
 
     def _ended(self, status: int, text: str) -> None:
-        self._forget_direct()
+        self._remove_direct()
         self._end_start()
-        if not self._is_left and self._call is not None:
+        if not self._is_cancelled and self._call is not None:
             self._stop()
         self._count(-self._running)
         self._share.release()
-        if not self._is_left:
+        if not self._is_cancelled:
             self._on_end(status, text)
 
     def _count(self, change: int) -> None:

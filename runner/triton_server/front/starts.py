@@ -21,7 +21,7 @@ class CallStart:
         self._starts = starts
         self.client = client
         self.begin = begin
-        self.is_left = False
+        self.is_cancelled = False
         """The client has disconnected: the call counts until Triton has ended it."""
         self.on_refusal: Callable[[], None] | None = None
         """Called instead of ``begin`` if the call has to give way to one of another client."""
@@ -54,7 +54,7 @@ class Starts:
         if self._begun.pop(start, None) is not None:
             self._begin_waiting()
         else:
-            self._forget(start)
+            self._remove(start)
 
     def make_room(self, client: object) -> bool:
         """Refuse the last of the client with the most waiting calls, unless ``client`` has about as many."""
@@ -62,7 +62,7 @@ class Starts:
         if len(most) <= len(self._waiting.get(client, ())) + 1:
             return False
         start = next(reversed(most))
-        self._forget(start)
+        self._remove(start)
         if start.on_refusal is not None:
             start.on_refusal()
         return True
@@ -71,7 +71,7 @@ class Starts:
         while self._waiting and self._has_place():
             client, waiting = next(iter(self._waiting.items()))
             start = next(iter(waiting))
-            self._forget(start)
+            self._remove(start)
             if waiting:  # The next turn is another client's.
                 del self._waiting[client]
                 self._waiting[client] = waiting
@@ -88,10 +88,12 @@ class Starts:
     def _has_place(self) -> bool:
         if len(self._begun) >= self._limit:
             end_s = time.monotonic() - self._begin_s
-            self._begun = {each: at_s for each, at_s in self._begun.items() if at_s > end_s or each.is_left}
+            self._begun = {
+                each: at_s for each, at_s in self._begun.items() if at_s > end_s or each.is_cancelled
+            }
         return len(self._begun) < self._limit
 
-    def _forget(self, start: CallStart) -> None:
+    def _remove(self, start: CallStart) -> None:
         waiting = self._waiting.get(start.client)
         if waiting is not None and waiting.pop(start, start) is None and not waiting:
             del self._waiting[start.client]

@@ -52,7 +52,7 @@ class Call:
         """Nothing follows ``unsent``."""
         self.is_closed = False
         """The last has been sent."""
-        self._is_left = False
+        self._is_ignored = False
 
     def send(self, message: bytes, *, is_last: bool = False) -> None:
         self.unsent += prefixed(message)
@@ -64,12 +64,12 @@ class Call:
             self.is_last = True
             self._connection.send_from(self)
 
-    def leave(self) -> None:
+    def stop_reading(self) -> None:
         """Take no more messages. Triton ends the call by itself, once it has done what it was sent.
 
         NOTE: Triton 2.51 crashes, stands still or leaks at some of the calls that are reset while they run.
         """
-        self._is_left = True
+        self._is_ignored = True
         self.half_close()
 
     def reset(self) -> None:
@@ -80,7 +80,7 @@ class Call:
         self.credit_bytes -= len(data)
         if self.credit_bytes < WINDOW_BYTES // 2:
             self.credit_bytes = self._connection.open_window(self.stream_id, self.credit_bytes)
-        if self._is_left:
+        if self._is_ignored:
             return
         try:
             for message in self._messages.feed(data):

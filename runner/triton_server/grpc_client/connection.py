@@ -107,16 +107,16 @@ class TritonConnection(asyncio.BufferedProtocol):
         if frames:
             self.write(b"".join(frames))
 
-    def forget(self, call: Call) -> bool:
-        """Whether it was known."""
+    def remove(self, call: Call) -> bool:
+        """Remove the call. Return False if it was already removed."""
         self._blocked.pop(call, None)
-        is_known = self._calls.pop(call.stream_id, None) is not None
+        is_there = self._calls.pop(call.stream_id, None) is not None
         if not self._calls and not self.is_open:
             asyncio.get_running_loop().call_soon(self._transport.close)
-        return is_known
+        return is_there
 
     def reset(self, call: Call) -> None:
-        if self.forget(call):
+        if self.remove(call):
             self.write(_frame(_RESET, 0, call.stream_id, _NUMBER.pack(_CANCEL)))
 
     def open_window(self, stream_id: int, credit_bytes: int) -> int:
@@ -231,7 +231,7 @@ class TritonConnection(asyncio.BufferedProtocol):
 
     def _end(self, stream_id: int, status: int, message: str) -> None:
         call = self._calls.get(stream_id)
-        if call is not None and self.forget(call):
+        if call is not None and self.remove(call):
             call.end(status, message)
 
 

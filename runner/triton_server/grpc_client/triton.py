@@ -74,7 +74,7 @@ class Triton:
         try:
             return await answer
         finally:
-            call.leave()
+            call.stop_reading()
 
     def close(self) -> None:
         if self._connection is not None:

@@ -29,7 +29,7 @@ class Call:
             raise RuntimeError("the client is gone")
         self.responses.append(pb.ModelStreamInferResponse.FromString(message))
 
-    def lose(self) -> None:
+    def slot_disconnected(self) -> None:
         self.is_lost = True
 
     @property

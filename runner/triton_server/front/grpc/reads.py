@@ -43,7 +43,7 @@ class PassedCall(ClientCall):
 
     def cancel(self) -> None:
         if self._call is not None:
-            self._call.leave()
+            self._call.stop_reading()
         elif self._start is not None:
             self._start.end()
 

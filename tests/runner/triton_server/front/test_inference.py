@@ -127,8 +127,8 @@ def test_what_triton_has_of_a_client_that_left_counts_until_it_ends() -> None:
     answered.on_message(response(is_final=False, has_output=True))
     for client in clients:
         client.inference.cancel()
-    assert answered.is_left
-    assert waiting.is_left
+    assert answered.is_ignored
+    assert waiting.is_ignored
     assert inferences.running == 2
     assert inferences.budget.held_bytes == len(waiting.sent[0]) > 3000
     for call in (answered, waiting):

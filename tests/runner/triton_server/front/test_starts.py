@@ -51,7 +51,7 @@ def test_a_call_that_is_not_answered_soon_makes_place_unless_its_client_has_left
         begun = asyncio.Event()
         starts = Starts(2, begin_s=0.01)
         left = starts.add("hostile", lambda: None)
-        left.is_left = True
+        left.is_cancelled = True
         starts.add("other", lambda: None)
         starts.add("other", begun.set)
         starts.add("other", lambda: None)

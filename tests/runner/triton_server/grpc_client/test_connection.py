@@ -116,8 +116,8 @@ def test_a_call_that_is_left_goes_on_to_its_end_and_its_messages_are_dropped() -
         calls[0].send(b"a" * 60)
         calls[1].send(b"a", is_last=True)
         for each in calls:
-            each.leave()
-            each.leave()
+            each.stop_reading()
+            each.stop_reading()
         server.exchange()
         assert [server.happened(StreamEnded, each) for each in (1, 3, 5)] == [False, True, True]
         server.h2.increment_flow_control_window(1000, 1)
@@ -196,7 +196,7 @@ def test_more_than_a_window_is_received(is_left: bool) -> None:
         call = server.begin(0)
         call.send(b"", is_last=True)
         if is_left:
-            call.leave()
+            call.stop_reading()
         server.exchange()
         stream = server.h2._get_stream_by_id(1)
         before = server.h2.outbound_flow_control_window, stream.outbound_flow_control_window

@@ -221,7 +221,7 @@ def test_a_stream_ends_at_its_first_error_if_its_client_asks_so(error: str, stat
         trailers = client.trailers(stream_id)
         assert trailers.get("grpc-status") == (None if status is None else str(status))
         assert trailers.get("grpc-message", "") == error
-        assert call.is_left == bool(error)
+        assert call.is_ignored == bool(error)
 
     asyncio.run(work())
 
@@ -235,7 +235,7 @@ def test_a_deadline_ends_a_call_before_triton_knows_of_it(timeout: str) -> None:
             await asyncio.sleep(0.01)
             await client.flush()
         assert client.trailers(stream_id)["grpc-status"] == "4"
-        assert triton.calls[0].is_left
+        assert triton.calls[0].is_ignored
 
     asyncio.run(work())
 
