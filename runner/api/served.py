@@ -17,8 +17,6 @@ _MIN_TOP_P = 1e-6
 def core_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """Sampling parameters of the API, as the core has them."""
     values = dict(given)
-    if "top_k" in values:
-        values["top_k"] = max(values["top_k"], 0)
     if values.get("top_p") == 0:
         values["top_p"] = (
             _MIN_TOP_P  # In the core 0 means no limit; here it means the most likely token only.

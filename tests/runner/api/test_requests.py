@@ -75,7 +75,7 @@ DEFAULTS = {"temperature": 0.6, "top_p": 0, "top_k": -1, "min_p": 0.1, "max_new_
 def test_a_request_without_sampling_parameters_has_those_of_the_model(served: Served) -> None:
     usual = replace(served, model=replace(MODEL, sampling_defaults=DEFAULTS))
     sampling = request_of(usual).sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.6, 1e-6, 0, 0.1)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.6, 1e-6, -1, 0.1)
     sampling = request_of(usual, temperature=0, top_p=1, top_k=5, min_p=0).sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0, 1, 5, 0)
     assert request_of(usual).max_tokens == 16
