@@ -38,10 +38,10 @@ from runner.observability.logs import set_up_logging
 from runner.slot.call import NO_TOKEN, Call, OutputSequence
 from runner.slot.engine_connection import EngineConnection
 from runner.slot.front_link import FrontLink
-from runner.slot.metrics import SlotMetrics
 from runner.slot.request import SlotRequest, parse_row
 from runner.slot.rows import Tensors, batch_size
 from runner.slot.stops import Stops
+from runner.slot.triton_metrics import TritonMetrics
 
 _REST = 2
 """See ``Relay``: a response through Triton costs this process most of what it costs the machine."""
@@ -69,7 +69,7 @@ class TritonPythonModel:
         self._relay = Relay(_REST, self._front.flush)
         self._engine = EngineConnection(engine_socket, self._received, self._lost)
         self._engine.wait_ready()
-        self._metrics = SlotMetrics(pb_utils, self._engine.ready.engine_kind)
+        self._metrics = TritonMetrics(pb_utils, self._engine.ready.engine_kind)
         threading.Thread(target=self._publish, name="slot-metrics", daemon=True).start()
 
     def execute(self, requests: list[Any]) -> None:

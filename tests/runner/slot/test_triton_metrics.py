@@ -11,7 +11,7 @@ import pytest
 from runner.engines.protocol.messages import Statistics
 from runner.engines.server.metrics import EngineMetrics
 from runner.observability.metrics import NUM_CELLS, PLACES, RESTARTS, RUNNING, SUBMITTED, TOKENS, Metric
-from runner.slot.metrics import SlotMetrics
+from runner.slot.triton_metrics import TritonMetrics
 
 
 class TritonMetrics:
@@ -68,7 +68,7 @@ def counts(values: Mapping[Metric, float]) -> list[float]:
 
 def test_only_what_has_changed_is_published() -> None:
     triton = TritonMetrics()
-    slot = SlotMetrics(triton.pb_utils, "paced")
+    slot = TritonMetrics(triton.pb_utils, "paced")
     engine = EngineMetrics("paced", restarts=1)
     slot.publish(counts_of(engine))
     assert (triton[RESTARTS.name], triton.num_messages) == (1, 1)
@@ -86,7 +86,7 @@ def test_only_what_has_changed_is_published() -> None:
 
 def test_a_histogram_is_published_as_its_counters() -> None:
     triton = TritonMetrics()
-    slot = SlotMetrics(triton.pb_utils, "paced")
+    slot = TritonMetrics(triton.pb_utils, "paced")
     engine = EngineMetrics("paced")
     engine.completed(10.0, 10.05)
     slot.publish(counts_of(engine))
@@ -103,20 +103,20 @@ def test_a_histogram_is_published_as_its_counters() -> None:
 
 def test_nvidias_metrics_have_the_models_labels_and_only_their_kind_has_them() -> None:
     triton = TritonMetrics()
-    slot = SlotMetrics(triton.pb_utils, "tensorrt_llm")
+    slot = TritonMetrics(triton.pb_utils, "tensorrt_llm")
     figures = counts_of(EngineMetrics("tensorrt_llm"), used_num_blocks=5.0)
     slot.publish(figures)
     labels = frozenset({("kv_cache_block_type", "used"), ("model", "tensorrt_llm"), ("version", "1")})
     assert triton.values["nv_trt_llm_kv_cache_block_metrics", labels] == 5
     others = TritonMetrics()
-    SlotMetrics(others.pb_utils, "vllm").publish(figures)
+    TritonMetrics(others.pb_utils, "vllm").publish(figures)
     assert others.num_messages == 0
 
 
 @pytest.mark.parametrize("last", [2, 5])
 def test_a_counter_that_went_down_counts_from_zero(last: int) -> None:
     triton = TritonMetrics()
-    slot = SlotMetrics(triton.pb_utils, "paced")
+    slot = TritonMetrics(triton.pb_utils, "paced")
     slot.publish(counts({TOKENS: 8.0}))
     slot.publish(counts({TOKENS: float(last)}))
     assert triton[TOKENS.name] == 8 + last
@@ -126,7 +126,7 @@ def test_a_counter_that_went_down_counts_from_zero(last: int) -> None:
 
 def test_without_an_engine_server_the_gauges_are_zero_and_the_counters_stay() -> None:
     triton = TritonMetrics()
-    slot = SlotMetrics(triton.pb_utils, "paced")
+    slot = TritonMetrics(triton.pb_utils, "paced")
     slot.publish(counts({TOKENS: 8.0, RUNNING: 3.0}))
     slot.engine_lost()
     assert (triton[TOKENS.name], triton[RUNNING.name]) == (8, 0)

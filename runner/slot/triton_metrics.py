@@ -1,4 +1,4 @@
-"""The engine server's metrics on Triton's metrics port.
+"""The engine server's metrics (``engines.server.metrics``), published on Triton's metrics port.
 
 Each update of a Triton metric is a message to another process, so only what has changed is published.
 Triton's own histograms take one message for each observation: a histogram is published as the counters that
@@ -13,7 +13,7 @@ from typing import Any
 from runner.observability.metrics import NUM_CELLS, metrics_of, samples
 
 
-class SlotMetrics:
+class TritonMetrics:
     def __init__(self, pb_utils: Any, engine_kind: str) -> None:
         kinds = pb_utils.MetricFamily
         self._metrics = metrics_of(engine_kind)
