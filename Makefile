@@ -103,8 +103,9 @@ test-images: setup ## build the CPU images with Debian's Nix, run them in a Dock
 test-gpu: setup ## prove the vLLM engine and the stack on this machine's GPU (.venv-vllm, 10 GB)
 	@.venv/bin/python scripts/setup_environment.py vllm
 	@$(VLLM_PYTHON) -m pytest tests/runner/engines/vllm/test_interface.py
-	@$(RUN) perf prove-gpu --engine-python $(abspath $(VLLM_PYTHON)) \
-		--streams 1 32 64 --tokens 128 --work .cache/prove-gpu --result .cache/prove-gpu/result.json
+	@$(RUN) perf peers --model 1b --engine-python $(abspath $(VLLM_PYTHON)) \
+		--servers vllm-rust slot triton-front api-1 cog-events cog-json --workloads 32 256 starts \
+		--work .cache/peers --result .cache/peers/result.json
 
 bench: setup ## measure the budget table; BENCH=--short for a look of two minutes
 	@$(RUN) perf bench $(BENCH)

@@ -15,11 +15,9 @@ _INTERRUPTED = 130
 
 COMMANDS = {
     "bench": ("perf.bench.budget", "measure the budget table, or with --layers each layer of the stack"),
-    "peers": ("perf.peers.command", "put the same load on our servers and on vLLM's, on one engine"),
+    "peers": ("perf.peers.command", "put the same load on our servers, on vLLM's, and on several engines"),
     "load": ("perf.load.command", "load test of one server"),
-    "compare-engines": ("perf.compare_engines", "put the same load on several engines"),
     "real-model": ("perf.model.real_model", "a real model beside transformers' own generate"),
-    "prove-gpu": ("perf.prove_gpu.command", "exact streams and speed on a GPU"),
 }
 """Module and help. The module is imported when it is run; its ``main(arguments)`` returns the exit status."""
 

@@ -1,22 +1,20 @@
-"""Compare what serving layers cost around one vLLM engine: ours, and vLLM's own servers.
+"""Put the same load on our servers and on vLLM's, or on several engines, and compare what they cost.
 
-    make vllm
     .venv/bin/python -m perf peers
-    .venv/bin/python -m perf peers --servers api-1 cog-events --workloads 256-paced
+    .venv/bin/python -m perf peers --model 8b --servers vllm-rust api-1 cog-events --workloads 256 starts
+    .venv/bin/python -m perf peers --engine hf=engines/hf --engine trt=engines/trt@/opt/trt/bin/python \\
+        --servers cog-events --workloads 16x100x100
 
-`make vllm` makes the environment with vLLM, on a machine without a GPU, too. Without --engine, all servers
-run vLLM's engine core over an executor that stands in for the GPU. With --engine, they run a vLLM engine on
-this machine's GPU, which sets its own pace: a workload "-paced" is then the same as the one without.
-
-NVIDIA's vLLM backend of Triton is one of the servers for those who have its source (Triton 26.07 was released
-with vLLM 0.24.0):
-
-    git clone https://github.com/triton-inference-server/vllm_backend
-    .venv/bin/python -m perf peers --servers vllm-rust triton-vllm api-1 --vllm-backend vllm_backend
+Without --engine and --model, all servers run vLLM's engine core over an executor that stands in for the GPU.
+`make vllm` makes the environment with vLLM, with or without a GPU. --model makes a model of a real shape with
+random weights, whose every token is known, for this machine's GPU. --engine takes engines of any kind. A real
+engine sets its own pace: a workload "-paced" is then the same as the one without.
 
 All servers are resident. In each round each workload is put on each of them, in random order, by one client
-process; ratios are taken within a round. Before that, all get the same prompts, and their texts are compared.
-`taskset -c 0-3 python -m perf peers ...` lets servers and client use four processors only.
+process. Ratios are taken within a round. Each answer is compared with the known text, if it is known. Before
+the rounds all servers get the same prompts, and clients disconnect, which must free the engine's cache.
+`taskset -c 0-3` before the command lets servers and client use four processors only. Exit status 1 if a
+request or a check failed.
 """
 
 import argparse
@@ -24,95 +22,103 @@ import json
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from engine.machine.description import machine
+from engine.machine.python import engine_python
 from errors.requests import InvalidInput
 from perf.options import Options
-from perf.peers.comparison import Comparison, check_lengths, with_capacity
-from perf.peers.engine import Engine, given_engine, standin_engine
-from perf.peers.measure import Row
+from perf.peers.engine import Engine, given_engine, known_engine, standin_engine
+from perf.peers.measure import Rounds, Row
 from perf.peers.report import report
-from perf.peers.servers import DEFAULT, NAMES, check_names, resident
-from perf.peers.triton_vllm import REPOSITORY, TRITON_VLLM, check_backend
-from perf.peers.workloads import WORKLOADS
+from perf.peers.servers import NAMES, check_names, resident
+from perf.peers.workloads import WORKLOADS, Workload, parse_workloads
 
-_DEFAULT_WORKLOADS = ("32", "256", "32-paced", "256-paced", "starts", "prefix")
-_PYTHON = ".venv-vllm/bin/python"
+_SERVERS = ("vllm-rust", "vllm-1", "slot", "api-1", "cog-events", "cog-json")
+_WORKLOADS = ("32", "256", "32-paced", "256-paced", "starts", "prefix")
+_VLLM_PYTHON = ".venv-vllm/bin/python"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     check_names(options.servers)
-    backend = check_backend(options.vllm_backend) if TRITON_VLLM in options.servers else None
     if options.rounds < 1:
         raise InvalidInput(name="rounds", expected="at least 1", value=options.rounds)
     if options.result and not options.result.absolute().parent.is_dir():
         raise InvalidInput(name="result", expected="a file in a folder that exists", value=options.result)
-    started_s = time.monotonic()
+    workloads = parse_workloads(options.workloads, None)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="cog-triton-peers-") as name:
-        folder = options.work or Path(name)
+        folder = (options.work or Path(name)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        engine = _engine(options, folder.absolute())
-        check_lengths(options.workloads, engine)
-        with resident(options.servers, engine, folder.absolute(), backend) as endpoints:
-            comparison = Comparison(endpoints, engine, options.seed)
-            equal = comparison.compare_texts()
-            print(f"texts: {equal}", file=sys.stderr, flush=True)
+        engines = _engines(options, workloads, folder)
+        for engine in engines.values():
+            parse_workloads(options.workloads, engine.arguments.get("max_model_len"))
+        with resident(options.servers, engines, folder) as endpoints:
+            rounds = Rounds(endpoints, workloads, options.seed)
+            differ, freed = rounds.check_texts(), rounds.check_freed()
+            _tell(f"other texts than the first server: {differ}; cache freed: {freed}")
             for number in range(options.rounds):
-                for row in comparison.round(number, with_capacity(options.workloads)):
+                for row in rounds.round(number):
                     rows.append(row)
-                    _tell(row)
+                    what = (
+                        f"{number} {row.workload} {row.server}: {row.summary.tokens_per_second:,.0f} tokens/s"
+                    )
+                    _tell("; ".join([what, *list(row.summary.errors)[:3], *row.summary.warnings]))
                     if options.result:
                         options.result.write_text(json.dumps([asdict(each) for each in rows], indent=1))
-    kind = f"engine {options.engine}" if options.engine else "vLLM's engine core over a stand-in executor"
-    print(f"\n{machine()}; {kind}; {options.rounds} rounds in {time.monotonic() - started_s:.0f} s\n")
-    print(f"Texts equal to those of {options.servers[0]}, of {max(equal.values())}: {equal}\n")
-    print(report(rows, options.servers[0]))
-    return any(row.not_served for row in rows) or len(set(equal.values())) > 1
+    print(f"\n{machine()}; {', '.join(each.kind for each in engines.values())}; {options.rounds} rounds")
+    print(f"\nTexts other than the first server's: {differ}\nFreed after clients disconnected: {freed}\n")
+    print(report(rows, next(iter(endpoints))))
+    # Known texts are compared in each answer of ours.
+    is_exact = all(engine.following or not any(differ.values()) for engine in engines.values())
+    return 0 if is_exact and all(freed.values()) and not any(row.not_served for row in rows) else 1
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Options("peers", __doc__)
+    add = parser.add_argument
+    engine_help = "a given engine of any kind, and the Python of its environment; several may be compared"
+    add("--engine", action="append", default=[], metavar="[NAME=]PLACE[@PYTHON]", help=engine_help)
+    add("--model", choices=("1b", "8b", "tiny"), help="make a vLLM engine of a known model of this shape")
+    add("--engine-python", default=_VLLM_PYTHON, help="of an environment with vLLM, without --engine")
     servers = "; ".join(f"{name}: {what}" for name, what in NAMES.items())
-    parser.add_argument("--engine-python", default=_PYTHON, help="the Python of an environment with vLLM")
-    parser.add_argument("--engine", metavar="PLACE", help="an engine.tar or engine folder of kind vllm")
     servers_help = f"the first one is the reference of ratios. {servers}"
-    backend_help = f"a checkout of {REPOSITORY}"
-    parser.add_argument("--vllm-backend", type=Path, metavar="FOLDER", help=backend_help)
-    parser.add_argument("--servers", nargs="+", default=list(DEFAULT), metavar="NAME", help=servers_help)
-    parser.add_argument(
-        "--workloads",
-        nargs="+",
-        default=list(_DEFAULT_WORKLOADS),
-        choices=WORKLOADS,
-        metavar="NAME",
-        help=f"of {', '.join(WORKLOADS)}",
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="how often each workload is measured")
-    parser.add_argument("--seed", default="0", help="of the prompts")
-    parser.add_argument("--work", type=Path, metavar="FOLDER", help="for engine, cache and logs; it is kept")
-    parser.add_argument("--result", type=Path, metavar="FILE", help="write all figures as JSON")
+    add("--servers", nargs="+", default=list(_SERVERS), metavar="NAME", help=servers_help)
+    workloads_help = f"some of {', '.join(WORKLOADS)}, or STREAMSxINPUTxOUTPUT"
+    add("--workloads", nargs="+", default=list(_WORKLOADS), metavar="NAME", help=workloads_help)
+    add("--rounds", type=int, default=3, help="how often each workload is measured")
+    add("--seed", default="0", help="of the prompts")
+    add("--work", type=Path, metavar="FOLDER", help="for engines, cache and logs; it is kept")
+    add("--result", type=Path, metavar="FILE", help="write all figures as JSON")
     return parser.parse_args(arguments)
 
 
-def _engine(options: argparse.Namespace, folder: Path) -> Engine:
+def _engines(
+    options: argparse.Namespace, workloads: Mapping[str, Workload], folder: Path
+) -> dict[str, Engine]:
+    """Make or open the engines, by name. Raises InvalidInput."""
+    found = {}
+    for text in options.engine:
+        name, _, rest = text.rpartition("=")
+        place, _, python = rest.partition("@")
+        if not place or name in found:
+            raise InvalidInput(
+                name="engine", expected="NAME=PLACE or NAME=PLACE@PYTHON, each name once", value=text
+            )
+        found[name] = given_engine(place, python or engine_python(), folder / name)
+    if found:
+        return found
     python = str(options.engine_python)
     if not os.access(python, os.X_OK):
-        raise InvalidInput(
-            name="engine-python",
-            expected="the Python of an environment with vLLM (see `make vllm`)",
-            value=python,
-        )
-    return given_engine(options.engine, python, folder) if options.engine else standin_engine(python, folder)
-
-
-def _tell(row: Row) -> None:
-    first_ms = f"{row.first_token_ms[0]:.0f} ms" if row.first_token_ms else "-"
-    speed = f"{row.tokens_per_second:,.0f} tokens/s, first token {first_ms}"
-    line = f"{row.round} {row.workload} {row.server}: {speed}"
-    print(line, *row.errors, *row.warnings, sep="; ", file=sys.stderr, flush=True)
+        expected = "the Python of an environment with vLLM (see `make vllm`)"
+        raise InvalidInput(name="engine-python", expected=expected, value=python)
+    if options.model:
+        return {"": known_engine(options.model, python, folder, list(workloads.values()))}
+    return {"": standin_engine(python, folder)}

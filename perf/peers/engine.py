@@ -1,12 +1,14 @@
-"""The engine that all servers run: a given one of kind vllm, or vLLM's core over a stand-in executor."""
+"""The engines that servers run: given, of a known model, or vLLM's core over a stand-in executor."""
 
 import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,11 @@ from builder.build import build
 from engine.cache.store import open_engine
 from engine.kinds import ENGINE_ARGS_NAME
 from engine.machine.root import SOURCE_ROOT
-from errors.requests import InvalidInput
-from runner.engines.vllm.arguments import ENGINE_KIND
+from perf.peers.workloads import Workload
 
 _PLATFORM = SOURCE_ROOT / "tests" / "standins" / "vllm_platform"
-_ARGUMENTS = {
-    "max_num_seqs": 256,
-    "max_model_len": 1024,
-    "max_num_batched_tokens": 8192,
-    "distributed_executor_backend": "tests.standins.vllm_executor.StandInExecutor",
-}
+_VLLM, _REPEATS = "vllm", "paced"
+"""Kinds: the second one answers with the prompt, again and again."""
 
 
 @dataclass(frozen=True)
@@ -31,39 +28,79 @@ class Engine:
     """``variables`` are for the environment of every server on it."""
 
     folder: Path
+    kind: str
     python: str
     cache: Path
+    following: Sequence[int] = ()
+    """The token after each token; empty where that is unknown."""
     variables: Mapping[str, str] = field(default_factory=dict)
     step_file: Path | None = None
     """Of the stand-in executor."""
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return dict(json.loads((self.folder / ENGINE_ARGS_NAME).read_text()))
+        """vLLM's arguments; those of another kind are empty."""
+        path = self.folder / ENGINE_ARGS_NAME
+        return dict(json.loads(path.read_text())) if path.exists() else {}
 
     def set_step(self, step_s: float) -> None:
-        """Seconds of each of the stand-in's steps; a real engine's take as long as they take."""
+        """Set the seconds of each of the stand-in's steps; a real engine's take as long as they take."""
         if self.step_file is not None:
             # Rewritten in place: the executor keeps it open.
             with self.step_file.open("r+") as file:
                 file.write(f"{step_s:<16.6f}")
 
+    def answer(self, ids: Sequence[int], count: int) -> list[int] | None:
+        """Return the tokens that it makes of a prompt; None where they are unknown."""
+        if self.kind == _REPEATS:
+            return list(islice(cycle(ids), count))
+        token, tokens = ids[-1], []
+        for _ in range(count if self.following else 0):
+            token = self.following[token]
+            tokens.append(token)
+        return tokens or None
+
 
 def given_engine(place: str, python: str, folder: Path) -> Engine:
-    """Of an engine.tar or engine folder."""
+    """Open an engine.tar or engine folder of any kind."""
     opened = open_engine(place, folder / "cache")
-    if opened.manifest.engine_kind != ENGINE_KIND:
-        raise InvalidInput(name="engine", expected="one of kind vllm", value=opened.manifest.engine_kind)
-    return Engine(opened.path, python, folder / "cache" / "engine_cache")
+    return Engine(opened.path, opened.manifest.engine_kind, python, folder / "cache" / "engine_cache")
+
+
+def known_engine(shape: str, python: str, folder: Path, workloads: Sequence[Workload]) -> Engine:
+    """Make a model of a real shape whose every token is known (known_model.py), and its vLLM engine."""
+    model = folder / f"model-{shape}"
+    if not (model / "following.json").exists():
+        command = [python, "-m", "perf.peers.known_model", str(model), shape]
+        subprocess.run(command, cwd=SOURCE_ROOT, check=True)
+    config = json.loads((model / "config.json").read_text())
+    head = config["hidden_size"] // config["num_attention_heads"]
+    token_bytes = config["num_hidden_layers"] * config["num_key_value_heads"] * head * 2 * 2
+    arguments = {
+        "dtype": "bfloat16",
+        "max_model_len": 2048,
+        "max_num_seqs": max(each.streams for each in workloads),
+        "max_num_batched_tokens": 8192,
+        "gpu_memory_utilization": 0.1,
+        # It is given, so that several engines can start on a GPU at once.
+        "kv_cache_memory_bytes": token_bytes * max(each.streams * each.most_tokens for each in workloads),
+    }
+    opened = _built(folder, model, arguments)
+    following = json.loads((model / "following.json").read_text())
+    return Engine(opened, _VLLM, python, folder / "cache" / "engine_cache", following)
 
 
 def standin_engine(python: str, folder: Path) -> Engine:
-    """The tiny model without a GPU: the next token is the next id, and a step takes what is set."""
-    config = folder / "engine.yaml"
-    # A build config is YAML, and so is JSON.
-    config.write_text(json.dumps({"engine": "vllm", "model_path": "examples/tiny/model", "vllm": _ARGUMENTS}))
-    build(config, folder / "engine.tar", report=lambda line: None)
-    opened = open_engine(str(folder / "engine.tar"), folder / "cache")
+    """Make the tiny model's engine without a GPU: the next token is the next id; a step takes what is set."""
+    arguments = {
+        "max_num_seqs": 256,
+        "max_model_len": 1024,
+        "max_num_batched_tokens": 8192,
+        "distributed_executor_backend": "tests.standins.vllm_executor.StandInExecutor",
+    }
+    opened = _built(folder, Path("examples/tiny/model"), arguments)
+    size = json.loads((opened / "config.json").read_text())["vocab_size"]
+    following = [*range(1, size), 0]
     step_file = folder / "step"
     step_file.write_text(f"{0:<16.6f}")
     with_standins = folder / "python"
@@ -73,4 +110,14 @@ def standin_engine(python: str, folder: Path) -> Engine:
     with_standins.chmod(0o755)
     programs = (str(Path(sys.executable).parent), str(_PLATFORM / "bin"), os.environ["PATH"])
     variables = {"PATH": ":".join(programs), "STANDIN_STEP_FILE": str(step_file)}
-    return Engine(opened.path, str(with_standins), folder / "cache" / "engine_cache", variables, step_file)
+    cache = folder / "cache" / "engine_cache"
+    return Engine(opened, _VLLM, str(with_standins), cache, following, variables, step_file)
+
+
+def _built(folder: Path, model: Path, arguments: Mapping[str, object]) -> Path:
+    """Build a vLLM engine; its folder."""
+    config, tar = folder / "engine.yaml", folder / "engine.tar"
+    # A build config is YAML, and so is JSON.
+    config.write_text(json.dumps({"engine": "vllm", "model_path": str(model), "vllm": arguments}))
+    build(config, tar, report=lambda line: None)
+    return open_engine(str(tar), folder / "cache").path

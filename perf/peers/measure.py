@@ -1,50 +1,44 @@
-"""One workload on one server, from one client process: what its clients saw and what its processes spent."""
+"""Rounds of workloads on servers that are resident: what one client process saw, and what they spent."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 
+import urllib3
 from tokenizers import Tokenizer
 
 from perf.load.clients import run
-from perf.load.plan import Plan
-from perf.load.record import Answer
-from perf.load.response import Response
-from perf.load.statistics import Distribution
-from perf.load.summary import summarize
-from perf.load.targets.in_order import InOrder
+from perf.load.plan import Plan, arrivals
+from perf.load.summary import Summary, summarize
+from perf.metrics import metrics
+from perf.peers.requests import Prompts, posting
 from perf.peers.servers import Endpoint
-from perf.peers.triton_vllm import GENERATE, GenerateTarget
-from perf.peers.workloads import Prompt
+from perf.peers.workloads import CAPACITY, Prompt, Words, Workload
 from perf.processes import CORE, cpu_s_by_role, memory_bytes
-from perf.prove_gpu.client import output_text, posting
 
 _DURATION_S = 500.0
 """More than any closed loop takes."""
 _TIMEOUT_S = 240.0
-_MS = 1000.0
+_FREED_TIMEOUT_S = 60.0
+_CHECKED = Workload(64, 64, (32, 128), (1, 64))
+_DISCONNECTED = Workload(8, 8, (32, 128), (800, 800))
+_SLOW_STEP_S = 0.05
+_CACHE_USED = "cog_triton_engine_cache_used_ratio"
+_CANCELLED = "cog_triton_slot_ended_requests_total reason=cancelled"
 
 
 @dataclass(frozen=True)
 class Row:
-    """Times in ms as (p50, p90, p99); None of an answer that was no stream."""
+    """What one workload cost on one server. ``cpu_s`` is by role of process."""
 
     workload: str
     server: str
     round: int
-    tokens_per_second: float
-    requests_per_second: float
-    first_token_ms: tuple[float, float, float] | None
-    gap_ms: tuple[float, float, float] | None
-    events_per_token: float
-    tokens: int
-    completed: int
-    not_served: int
+    summary: Summary
     cpu_s: dict[str, float]
-    """By role of process."""
-    client_cpu_s: float
     memory_bytes: int
-    errors: list[str]
-    warnings: list[str]
 
     @property
     def total_cpu_s(self) -> float:
@@ -55,102 +49,102 @@ class Row:
         """Without the engine core."""
         return sum(seconds for role, seconds in self.cpu_s.items() if role not in CORE)
 
-
-class _Sequence(InOrder):
-    """Prompts with the number of tokens that each is answered with."""
-
-    def __init__(self, endpoint: Endpoint, prompts: Sequence[Prompt], *, is_streaming: bool = True) -> None:
-        kind, url, _ = endpoint
-        self._kind = kind
-        self.outputs: dict[int, str] = {}
-        self._tokens = [each.output_tokens for each in prompts]
-        super().__init__(
-            [
-                GenerateTarget(url, each.text, each.output_tokens, is_streaming=is_streaming)
-                if kind == GENERATE
-                else posting(
-                    kind,
-                    url,
-                    each.ids if kind == "slot" else each.text,
-                    each.output_tokens,
-                    is_streaming=is_streaming,
-                )
-                for each in prompts
-            ]
-        )
-
-    def read_one(self, index: int, answer: Answer, response: Response) -> Answer:
-        if answer.outcome == "completed" and answer.output_tokens != self._tokens[index]:
-            error = f"{answer.output_tokens} tokens instead of {self._tokens[index]}"
-            return replace(answer, outcome="failed", error=error)
-        return answer
+    @property
+    def not_served(self) -> int:
+        return self.summary.requests - self.summary.completed
 
 
-class _Texts(_Sequence):
-    """Also keeps the texts."""
+class Rounds:
+    """Prompts are the same for the same ``seed``."""
 
-    def read_one(self, index: int, answer: Answer, response: Response) -> Answer:
-        answer = super().read_one(index, answer, response)
-        self.outputs[index] = output_text(self._kind, response) if answer.outcome == "completed" else ""
-        return answer
+    def __init__(
+        self, endpoints: Mapping[str, Endpoint], workloads: Mapping[str, Workload], seed: str
+    ) -> None:
+        self._endpoints = endpoints
+        self._workloads = workloads
+        self._seed = seed
+        self._capacity_rps = 0.0
+        folders = {each.engine.folder for each in endpoints.values()}
+        tokenizers = {each: Tokenizer.from_file(str(each / "tokenizer.json")) for each in folders}
+        self._words = {name: Words(tokenizers[at.engine.folder]) for name, at in endpoints.items()}
+
+    def check_texts(self) -> dict[str, int]:
+        """Send the same prompts to all servers; return how many texts differ from the first one's."""
+        found: dict[str, int] = {}
+        firsts: dict[object, list[str]] = {}
+        for name, endpoint in self._endpoints.items():
+            endpoint.engine.set_step(0.0)
+            words = self._words[name]
+            target = Prompts(
+                endpoint, words.prompts(_CHECKED, _CHECKED.requests, self._seed), words.tokenizer
+            )
+            run(_closed_loop(_CHECKED), target)
+            texts = [target.texts.get(index, "") for index in range(_CHECKED.requests)]
+            if endpoint.kind == "slot":
+                texts = [str(words.tokenizer.decode(list(map(int, text.split())))) for text in texts]
+            first = firsts.setdefault(endpoint.engine.folder, texts)
+            found[name] = sum(not a == b != "" for a, b in zip(texts, first, strict=True))
+        return found
+
+    def check_freed(self) -> dict[str, bool]:
+        """Disconnect streaming clients of our servers; return whether that frees what they had.
+
+        Not of Triton itself: it writes until the answer ends, and only its front, at port 8000, cancels.
+        """
+        found = {}
+        for name, endpoint in self._endpoints.items():
+            if endpoint.metrics_url and not name.endswith(("slot", "cog-json")):
+                endpoint.engine.set_step(_SLOW_STEP_S)
+                found[name] = _frees(endpoint, self._words[name].prompts(_DISCONNECTED, 8, self._seed))
+        return found
+
+    def round(self, number: int) -> Iterator[Row]:
+        """Measure each workload on each server, in random order. The first round finds the capacity."""
+        for name, workload in self._workloads.items():
+            for row in self._on_all(name, workload, number):
+                if name == CAPACITY and number == 0:
+                    self._capacity_rps = max(self._capacity_rps, row.summary.requests_per_second)
+                yield row
+
+    def _on_all(self, name: str, workload: Workload, number: int) -> Iterator[Row]:
+        plan, count = _closed_loop(workload), workload.requests
+        if workload.share_of_capacity is not None:
+            rate = workload.share_of_capacity * self._capacity_rps
+            plan = Plan("rps", rate, count / rate, is_poisson=True, timeout_s=_TIMEOUT_S)
+            count = len(list(arrivals(plan)))
+        able = [each for each, at in self._endpoints.items() if not workload.is_whole or at.kind != "sse"]
+        for server in random.sample(able, len(able)):
+            endpoint, words = self._endpoints[server], self._words[server]
+            endpoint.engine.set_step(workload.step_s)
+            # Servers get words of their own: several share an engine, which keeps the prompts it has seen.
+            prompts = words.prompts(workload, count, f"{self._seed} {number}", words=server)
+            target = Prompts(endpoint, prompts, words.tokenizer, is_streaming=not workload.is_whole)
+            before = cpu_s_by_role(endpoint.session)
+            summary = summarize(run(plan, target))
+            spent = cpu_s_by_role(endpoint.session) - before
+            yield Row(name, server, number, summary, dict(spent), memory_bytes(endpoint.session))
 
 
-def texts(endpoint: Endpoint, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[str]:
-    """The answers to the prompts, all begun together; blank for one that failed."""
-    target = _Texts(endpoint, prompts)
-    run(closed_loop(len(prompts), len(prompts)), target)
-    outputs = [target.outputs.get(index, "") for index in range(len(prompts))]
-    if endpoint.kind == "slot":
-        return [tokenizer.decode(list(map(int, output.split()))) for output in outputs]
-    return outputs
+def _frees(endpoint: Endpoint, prompts: Sequence[Prompt]) -> bool:
+    """Open streams, wait for their first bytes, and close the connections."""
+    before = metrics(endpoint.metrics_url).get(_CANCELLED, 0)
+    with ExitStack() as opened:
+        for prompt in prompts:
+            asked = posting(endpoint, prompt).request
+            response = urllib3.request(
+                asked.method, asked.url, headers=dict(asked.headers), body=asked.body, preload_content=False
+            )
+            opened.callback(response.close)
+            response.read1()
+    deadline_s = time.monotonic() + _FREED_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        found = metrics(endpoint.metrics_url)
+        if found.get(_CANCELLED, 0) - before == len(prompts) and not found.get(_CACHE_USED):
+            return True
+        time.sleep(0.2)
+    return False
 
 
-def measure(
-    name: str,
-    server: str,
-    number: int,
-    endpoint: Endpoint,
-    prompts: Sequence[Prompt],
-    plan: Plan,
-    *,
-    is_whole: bool = False,
-) -> Row:
-    """Each prompt once, by the plan."""
-    before = cpu_s_by_role(endpoint.session)
-    done = run(plan, _Sequence(endpoint, prompts, is_streaming=not is_whole))
-    spent = cpu_s_by_role(endpoint.session) - before
-    found = summarize(done)
-    events = sum(len(each.answer.output_s) for each in done.records if each.is_completed)
-    return Row(
-        workload=name,
-        server=server,
-        round=number,
-        tokens_per_second=found.tokens_per_second,
-        requests_per_second=found.requests_per_second,
-        first_token_ms=_percentiles(found.first_token_s),
-        gap_ms=_percentiles(found.gap_s),
-        events_per_token=events / (found.output_tokens or 1),
-        tokens=found.output_tokens,
-        completed=found.completed,
-        not_served=found.requests - found.completed,
-        cpu_s={role: round(seconds, 3) for role, seconds in spent.items()},
-        client_cpu_s=found.client_cpu_s,
-        memory_bytes=memory_bytes(endpoint.session),
-        errors=list(found.errors)[:3],
-        warnings=list(found.warnings),
-    )
-
-
-def closed_loop(streams: int, requests: int) -> Plan:
-    return Plan(
-        "concurrency", min(streams, requests), _DURATION_S, most_requests=requests, timeout_s=_TIMEOUT_S
-    )
-
-
-def open_loop(requests_per_second: float, requests: int) -> Plan:
-    duration_s = requests / requests_per_second
-    return Plan("rps", requests_per_second, duration_s, is_poisson=True, timeout_s=_TIMEOUT_S)
-
-
-def _percentiles(found: Distribution | None) -> tuple[float, float, float] | None:
-    return (found.p50 * _MS, found.p90 * _MS, found.p99 * _MS) if found else None
+def _closed_loop(workload: Workload) -> Plan:
+    streams = min(workload.streams, workload.requests)
+    return Plan("concurrency", streams, _DURATION_S, most_requests=workload.requests, timeout_s=_TIMEOUT_S)

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from errors.requests import InvalidInput
 from perf.peers.engine import Engine
-from perf.peers.triton_vllm import GENERATE, TRITON_VLLM, triton_vllm
-from perf.servers import ENGINE_START_TIMEOUT_S, Stack, large_stack
-from perf.vllm_server import ServerProcess, VllmServer
+from perf.peers.vllm_serve import vllm_serve
+from perf.servers import ENGINE_START_TIMEOUT_S, Stack, whole_stack
 
 NAMES = {
     "slot": "our slot, by Triton itself",
@@ -21,18 +20,21 @@ NAMES = {
     "api-N": "our API server, OPENAI_PROCESSES=N",
     "vllm-N": "vllm serve --api-server-count N",
     "vllm-rust": "vllm serve with VLLM_USE_RUST_FRONTEND=1",
-    TRITON_VLLM: "Triton with NVIDIA's vLLM backend (needs --vllm-backend)",
 }
-DEFAULT = ("vllm-rust", "vllm-1", "slot", "api-1", "cog-events", "cog-json")
-_NAME = re.compile(r"slot|triton-front|cog-json|cog-events|vllm-rust|triton-vllm|(api|vllm)-([1-9]\d?)")
+_NAME = re.compile(r"slot|triton-front|cog-json|cog-events|vllm-rust|(api|vllm)-([1-9]\d?)")
+_VLLM = "vllm"
+_MOST_STREAMS = "2048"
 
 
 class Endpoint(NamedTuple):
-    """Where requests of a ``kind`` (prove_gpu/client.py) go; the server's processes are in ``session``."""
+    """Where requests of a ``kind`` (requests.py) go; the server's processes are in ``session``."""
 
     kind: str
     url: str
     session: int
+    engine: Engine
+    metrics_url: str = ""
+    """Of our servers."""
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -45,77 +47,79 @@ def check_names(names: Sequence[str]) -> None:
 
 
 @contextmanager
-def resident(
-    names: Sequence[str], engine: Engine, folder: Path, backend: Path | None = None
-) -> Iterator[dict[str, Endpoint]]:
-    """All of them, ready. The first of ours starts alone and fills the engine's cache for the others.
+def resident(names: Sequence[str], engines: dict[str, Engine], folder: Path) -> Iterator[dict[str, Endpoint]]:
+    """Start all of them on each engine; vLLM's only on engines of its kind.
 
-    ``backend`` is the source of NVIDIA's vLLM backend, if it is among them.
+    Ours start first and fill the engine's cache. With several engines, a server is called ENGINE/SERVER.
     """
-    counts = sorted(int(name.partition("-")[2]) for name in names if name.startswith("api-"))
-    theirs = [name for name in names if name.startswith("vllm-") or name == TRITON_VLLM]
-    if not counts and len(theirs) < len(names):
-        counts = [1]
     with ExitStack() as opened:
-        stacks: dict[int, Stack] = {}
-        servers: dict[str, ServerProcess] = {}
-        for processes in counts[:1]:
-            stacks[processes] = opened.enter_context(_stack(processes, engine, folder))
-        for name in theirs:
-            servers[name] = opened.enter_context(_theirs(name, engine, folder, backend))
-        for processes in counts[1:]:
-            stacks[processes] = opened.enter_context(_stack(processes, engine, folder))
-        for name, server in servers.items():
-            _say(f"waiting for {name}")
-            server.wait_ready(ENGINE_START_TIMEOUT_S)
-        yield {
-            name: Endpoint(
-                GENERATE if name == TRITON_VLLM else "openai", servers[name].url, servers[name].session
-            )
-            if name in servers
-            else _endpoint(name, stacks)
-            for name in names
-        }
+        found = {}
+        for label, engine in engines.items():
+            place = folder / (label or "servers")
+            place.mkdir(exist_ok=True)
+            ours = _stacks(names, engine, place, opened)
+            for name in names:
+                if name.startswith("vllm-") and engine.kind != _VLLM:
+                    continue
+                theirs = name.startswith("vllm-")
+                endpoint = _serve(name, engine, place, opened) if theirs else _endpoint(name, ours, engine)
+                found[f"{label}/{name}" if len(engines) > 1 else name] = endpoint
+        yield found
 
 
-def _endpoint(name: str, stacks: dict[int, Stack]) -> Endpoint:
-    if name.startswith("api-"):
-        stack = stacks[int(name.partition("-")[2])]
-        return Endpoint("openai", stack.openai_url, stack.session)
-    stack = stacks[min(stacks)]
+def _stacks(names: Sequence[str], engine: Engine, folder: Path, opened: ExitStack) -> dict[int, Stack]:
+    """Start a stack for each number of API server processes; one is enough for all other servers of ours."""
+    counts = {int(name.partition("-")[2]) for name in names if name.startswith("api-")}
+    if not counts and not all(name.startswith("vllm-") for name in names):
+        counts = {1}
+    stacks = {}
+    for count in sorted(counts):
+        _say(f"starting our stack, {count} API server processes")
+        stacks[count] = opened.enter_context(_stack(count, engine, folder))
+        _say(f"READY after {stacks[count].start_s:.1f} s")
+    return stacks
+
+
+def _stack(processes: int, engine: Engine, folder: Path) -> AbstractContextManager[Stack]:
+    settings = {
+        **engine.variables,
+        "ENGINE_DIR": str(engine.folder),
+        "OPENAI_PROCESSES": str(processes),
+        "COG_MAX_CONCURRENCY": _MOST_STREAMS,
+        "OPENAI_MAX_REQUESTS": _MOST_STREAMS,
+        "COG_LOG_LEVEL": "warning",
+        "TRITON_START_TIMEOUT": str(ENGINE_START_TIMEOUT_S),
+    }
+    return whole_stack(
+        folder,
+        settings,
+        engine_python=engine.python,
+        has_api=True,
+        log_name=f"stack-{processes}",
+        timeout_s=ENGINE_START_TIMEOUT_S,
+    )
+
+
+def _endpoint(name: str, stacks: dict[int, Stack], engine: Engine) -> Endpoint:
+    stack = stacks[int(name[4:]) if name.startswith("api-") else min(stacks)]
     places = {
         "slot": ("slot", stack.triton_itself_url),
         "triton-front": ("slot", stack.triton_url),
         "cog-json": ("json", stack.server.url),
         "cog-events": ("sse", stack.server.url),
     }
-    return Endpoint(*places[name], stack.session)
+    kind, url = places.get(name, ("openai", stack.openai_url))
+    return Endpoint(kind, url, stack.session, engine, stack.metrics_url)
 
 
-def _stack(processes: int, engine: Engine, folder: Path) -> AbstractContextManager[Stack]:
-    _say(f"starting our stack, {processes} API server processes")
-    settings = {
-        **engine.variables,
-        "ENGINE_DIR": str(engine.folder),
-        "OPENAI_PROCESSES": str(processes),
-    }
-    return large_stack(folder, settings, engine_python=engine.python, log_name=f"stack-{processes}")
-
-
-def _theirs(name: str, engine: Engine, folder: Path, backend: Path | None) -> ServerProcess:
+def _serve(name: str, engine: Engine, folder: Path, opened: ExitStack) -> Endpoint:
     _say(f"starting {name}")
-    if backend is not None and name == TRITON_VLLM:
-        return triton_vllm(backend, engine, folder / name)
     is_rust = name == "vllm-rust"
-    return VllmServer(
-        engine.python,
-        engine.folder,
-        engine.arguments,
-        folder / f"{name}.log",
-        engine.cache,
-        api_servers=1 if is_rust else int(name.partition("-")[2]),
-        variables={**engine.variables, **({"VLLM_USE_RUST_FRONTEND": "1"} if is_rust else {})},
-    )
+    count = 1 if is_rust else int(name.partition("-")[2])
+    variables = {"VLLM_USE_RUST_FRONTEND": "1"} if is_rust else {}
+    server = vllm_serve(engine, folder / f"{name}.log", count, variables)
+    url, session = opened.enter_context(server)
+    return Endpoint("openai", url, session, engine)
 
 
 def _say(line: str) -> None:

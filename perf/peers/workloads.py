@@ -1,11 +1,14 @@
 """The workloads of ``perf peers``, by name, and the prompts of each."""
 
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tokenizers import Tokenizer
+
+from errors.requests import InvalidInput
 
 _WORD_MARKS = ("Ġ", "▁")
 """How vocabularies write the space before a word."""
@@ -29,6 +32,11 @@ class Workload:
     share_of_capacity: float | None = None
     is_whole: bool = False
     """The answers are no streams."""
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a request and its answer."""
+        return self.input_tokens[1] + self.output_tokens[1]
 
 
 def _fixed(
@@ -56,17 +64,42 @@ WORKLOADS = {
 }
 
 
+def parse_workloads(names: Sequence[str], most_tokens: int | None) -> dict[str, Workload]:
+    """Return workloads by name, first that which measures the capacity where another needs it.
+
+    A name that is not in the table is STREAMSxINPUTxOUTPUT: a closed loop with four requests a stream. Raises
+    InvalidInput for another name, or for one that is too long for an engine.
+    """
+    found = {name: WORKLOADS.get(name) or _custom(name) for name in names}
+    if any(each.share_of_capacity for each in found.values()):
+        found = {CAPACITY: WORKLOADS[CAPACITY], **found}
+    for name, each in found.items():
+        if most_tokens and each.most_tokens > most_tokens:
+            expected = f"of requests that fit the engine: at most {most_tokens} tokens"
+            raise InvalidInput(name="workloads", expected=expected, value=name)
+    return found
+
+
+def _custom(name: str) -> Workload:
+    match = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,4})x([1-9]\d{0,4})", name)
+    if match is None:
+        expected = f"some of {', '.join(WORKLOADS)}, or STREAMSxINPUTxOUTPUT"
+        raise InvalidInput(name="workloads", expected=expected, value=name)
+    streams, inputs, outputs = map(int, match.groups())
+    return _fixed(streams, 4 * streams, inputs, outputs)
+
+
 class Prompt(NamedTuple):
     text: str
     ids: list[int]
     output_tokens: int
 
 
-class Prompts:
+class Words:
     """Random words of a tokenizer that are one token each."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         words = {
             index: " " + token[1:]
             for token, index in tokenizer.get_vocab().items()
@@ -77,15 +110,14 @@ class Prompts:
         self._ends = [words[index] for index in sorted(words) if _FIRST_WORD < index < size - _LAST_WORDS]
         self._shared = random.Random(0).choices(self._words, k=20_000)
 
-    def of(self, workload: Workload, count: int, seed: str, *, words: str = "") -> Iterator[Prompt]:
-        """``count`` prompts: ``seed`` sets their lengths, and together with ``words`` their words.
-
-        Servers get words of their own: several of ours share an engine, which keeps the prompts it has seen.
-        """
+    def prompts(self, workload: Workload, count: int, seed: str, *, words: str = "") -> list[Prompt]:
+        """Make ``count`` prompts: ``seed`` sets their lengths, and together with ``words`` their words."""
         lengths, rng = random.Random(seed), random.Random(f"{seed} {words}")
         shared = self._shared[: workload.shared_tokens]
+        found = []
         for _ in range(count):
             own = lengths.randint(*workload.input_tokens) - len(shared) - 1
             text = "".join([*shared, *rng.choices(self._words, k=own), rng.choice(self._ends)])
-            ids: list[int] = self._tokenizer.encode(text).ids
-            yield Prompt(text, ids, lengths.randint(*workload.output_tokens))
+            ids: list[int] = self.tokenizer.encode(text).ids
+            found.append(Prompt(text, ids, lengths.randint(*workload.output_tokens)))
+        return found

@@ -93,6 +93,7 @@ def test_it_builds_and_serves_the_tiny_model(installed: Path, free_ports: list[i
     assert _files(installed) == before
 
 
+@pytest.mark.long
 @pytest.mark.servers
 @pytest.mark.timeout(600)
 def test_it_measures_each_layer(installed: Path, free_ports: list[int], tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["soke"], "'soke' is not one of bench, peers"),
         (["bench", "--fast"], "unrecognized arguments: --fast"),
-        (["compare-engines"], "the following arguments are required"),
         (["load", "--rate", "1"], "the following arguments are required: --unit, --duration"),
     ],
 )

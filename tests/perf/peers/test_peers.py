@@ -1,9 +1,8 @@
-"""perf/peers: its arithmetic, its prompts and its refusals. The servers themselves need vLLM."""
+"""perf/peers: our servers on paced engines, its prompts and its refusals. vLLM's own servers need vLLM."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,39 +11,20 @@ from tokenizers import Tokenizer
 from engine.machine.root import SOURCE_ROOT
 from errors.requests import InvalidInput
 from perf.__main__ import main
-from perf.load.plan import Plan, arrivals
-from perf.peers.comparison import Comparison, check_lengths, with_capacity
+from perf.engines import paced_engine
+from perf.load.clients import Run
+from perf.load.response import Response
+from perf.load.summary import summarize
 from perf.peers.engine import Engine, standin_engine
 from perf.peers.measure import Row
 from perf.peers.report import report
+from perf.peers.requests import Prompts, posting
 from perf.peers.servers import Endpoint
-from perf.peers.triton_vllm import GENERATE, GenerateTarget
-from perf.peers.workloads import WORKLOADS, Prompt, Prompts, Workload
+from perf.peers.workloads import CAPACITY, WORKLOADS, Prompt, Words, Workload, parse_workloads
 from perf.processes import CORE
-from perf.prove_gpu.client import posting
+from tests.perf.load.records import record
 
 TOKENIZER = SOURCE_ROOT / "builder" / "examples" / "tiny" / "model" / "tokenizer.json"
-
-
-def row(server: str, number: int, speed: float, front_s: float = 1.0, core_s: float = 1.0) -> Row:
-    return Row(
-        workload="256",
-        server=server,
-        round=number,
-        tokens_per_second=speed,
-        requests_per_second=2.0,
-        first_token_ms=(1.0, 2.0, 30.0 * (number + 1)),
-        gap_ms=None,
-        events_per_token=0.5,
-        tokens=1000,
-        completed=4,
-        not_served=1,
-        cpu_s={CORE[0]: core_s, "API server": front_s},
-        client_cpu_s=0.1,
-        memory_bytes=1 << 20,
-        errors=[],
-        warnings=[],
-    )
 
 
 def cells(text: str, server: str) -> list[str]:
@@ -52,129 +32,111 @@ def cells(text: str, server: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
+@pytest.mark.long
+@pytest.mark.servers
+def test_our_servers_are_compared_on_two_engines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow, fast = paced_engine(tmp_path, 50), paced_engine(tmp_path, 200)
+    arguments = ["--engine", f"slow={slow}", "--engine", f"fast={fast}", "--work", str(tmp_path / "work")]
+    arguments += ["--servers", "cog-events", "cog-json", "slot", "api-1", "--workloads", "4x20x16"]
+    assert main(["peers", *arguments, "--rounds", "1", "--result", str(tmp_path / "rows.json")]) == 0
+    printed = capsys.readouterr().out
+    for server in ("cog-events", "cog-json", "slot", "api-1"):
+        for name in ("slow", "fast"):
+            found = cells(printed, f"{name}/{server}")
+            assert float(found[1]) > 0
+            assert found[-3] == "0"  # Not served.
+            assert (found[3] == "-") is (server == "cog-json")
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert len(rows) == 8
+    assert all(row["cpu_s"] and row["summary"]["output_tokens"] == 16 * 16 for row in rows)
+
+
+ENGINE = Engine(Path(), "vllm", "", Path(), following=[1, 2, 3, 0])
+OURS = Endpoint("slot", "http://x", 0, ENGINE, metrics_url="http://x/metrics")
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [([3, 0], ""), ([3, 1], "another text than the known one"), ([3], "1 tokens instead of 2")],
+)
+def test_an_answer_of_ours_must_be_the_known_one(ids: list[int], error: str) -> None:
+    target = Prompts(OURS, [Prompt("", [9, 2], 2)], Tokenizer.from_file(str(TOKENIZER)))
+    body = json.dumps({"output_ids": ids}).encode()
+    response = Response(200, {}, [(1.0, b"data: " + body + b"\n\n")])
+    answer = target.read_one(0, target._targets[0].read([response]), response)
+    assert (answer.outcome, answer.error) == ("failed" if error else "completed", error)
+
+
+def test_the_answers_of_a_paced_engine_are_its_prompts() -> None:
+    assert Engine(Path(), "paced", "", Path()).answer([5, 6], 3) == [5, 6, 5]
+    assert Engine(Path(), "transformers", "", Path()).answer([5, 6], 3) is None
+
+
+def row(server: str, number: int, tokens: int, front_s: float = 1.0) -> Row:
+    records = [record(0, 1, output_s=(0.1, 0.2, 0.1 * (number + 3)), tokens=tokens)]
+    summary = summarize(Run(1, [*records, record(0, 1, outcome="failed")], 0.1))
+    return Row("256", server, number, summary, {CORE[0]: 1.0, "API server": front_s}, 1 << 20)
+
+
 ROWS = [
-    *(row("a", number, speed) for number, speed in enumerate((100, 50, 200))),
-    *(row("b", number, speed, front_s=2.0) for number, speed in enumerate((90, 45, 20))),
+    *(row("a", number, tokens) for number, tokens in enumerate((1000, 500, 2000))),
+    *(row("b", number, tokens, front_s=2.0) for number, tokens in enumerate((900, 450, 200))),
+    row("b", 3, 1),
 ]
 
 
 def test_a_server_is_compared_with_the_reference_within_each_round() -> None:
     *_, speed, front = cells(report(ROWS, "a"), "b")
-    assert (speed, front) == ("0.90", "2.00")
+    assert (speed, front) == ("0.90", "2.22")
 
 
-def test_processor_time_is_told_with_and_without_the_core() -> None:
-    b = cells(report(ROWS, "a"), "b")
-    # Per 1,000 tokens and per request.
-    assert b[6:10] == ["3.000", "2.000", "750.00", "500.00"]
-
-
-def test_percentiles_are_medians_of_the_rounds_and_a_document_has_none() -> None:
-    b = cells(report(ROWS, "a"), "b")
-    assert b[3:5] == ["1/2/60", "-"]
-    assert b[11] == "3"  # Not served, in all rounds.
-
-
-def test_each_workload_has_a_table() -> None:
-    text = report([*ROWS, Row(**{**vars(ROWS[0]), "workload": "starts"})], "a")
-    assert [line for line in text.splitlines() if line.startswith("**")] == ["**256**", "**starts**"]
+def test_a_row_has_medians_of_the_rounds_and_cpu_with_and_without_the_core() -> None:
+    found = cells(report(ROWS[3:6], "b"), "b")
+    assert found[1:5] == ["450", "1.0", "100/100/100", "150/190/199"]
+    assert found[6:10] == ["6.667", "4.444", "3000.00", "2000.00"]
+    assert found[11] == "3"  # Not served, in all rounds.
 
 
 def test_prompts_have_the_lengths_asked_for_and_share_their_beginning() -> None:
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     workload = Workload(1, 1, (40, 60), (3, 9), shared_tokens=20)
-    found = list(Prompts(tokenizer).of(workload, 50, "seed"))
+    found = Words(tokenizer).prompts(workload, 50, "seed")
     assert all(40 <= len(each.ids) <= 60 for each in found)
     assert all(3 <= each.output_tokens <= 9 for each in found)
     assert len({tuple(each.ids[:20]) for each in found}) == 1
     assert len({tuple(each.ids) for each in found}) == 50
-    assert found == list(Prompts(tokenizer).of(workload, 50, "seed"))
+    assert found == Words(tokenizer).prompts(workload, 50, "seed")
     assert all(tokenizer.decode(each.ids) == each.text for each in found)
-
-
-def test_servers_get_other_words_in_the_same_lengths_at_the_same_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: dict[str, list[tuple[list[Prompt], list[float]]]] = {"slot": [], "vllm-1": []}
-
-    def measured(
-        name: str,
-        server: str,
-        number: int,
-        endpoint: Endpoint,
-        prompts: list[Prompt],
-        plan: Plan,
-        *,
-        is_whole: bool,
-    ) -> Row:
-        assert not is_whole
-        sent[server].append((prompts, list(arrivals(plan)) if plan.unit == "rps" else []))
-        return row(server, number, 1.0)
-
-    monkeypatch.setattr("perf.peers.comparison.measure", measured)
-    for name in ("mixed", "mixed-65"):
-        monkeypatch.setitem(WORKLOADS, name, replace(WORKLOADS[name], requests=20))
-    (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
-    comparison = Comparison(
-        {name: Endpoint("slot", "", 0) for name in sent}, Engine(tmp_path, "", tmp_path), "0"
-    )
-    for number in range(2):
-        assert len(list(comparison.round(number, ["mixed", "mixed-65"]))) == 4
-    for (ours, our_times), (theirs, their_times) in zip(*sent.values(), strict=True):
-        assert [(len(each.ids), each.output_tokens) for each in ours] == [
-            (len(each.ids), each.output_tokens) for each in theirs
-        ]
-        assert our_times == their_times
-        assert not {tuple(each.ids) for each in ours} & {tuple(each.ids) for each in theirs}
-    first, _, second, _ = ([len(each.ids) for each in prompts] for prompts, _ in sent["slot"])
-    assert first != second
-
-
-@pytest.mark.parametrize(("name", "without"), [("256-paced", set()), ("256-whole", {"sse"})])
-def test_whole_answers_are_asked_of_the_servers_that_have_them(
-    name: str, without: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: dict[str, bool] = {}
-
-    def measured(name: str, server: str, number: int, *_: object, is_whole: bool) -> Row:
-        asked[server] = is_whole
-        return row(server, number, 1.0)
-
-    monkeypatch.setattr("perf.peers.comparison.measure", measured)
-    monkeypatch.setitem(WORKLOADS, name, replace(WORKLOADS[name], requests=1))
-    (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
-    endpoints = {kind: Endpoint(kind, "", 0) for kind in ("slot", "json", "sse", "openai", GENERATE)}
-    for _ in Comparison(endpoints, Engine(tmp_path, "", tmp_path), "0").round(0, [name]):
-        pass
-    assert asked == dict.fromkeys(endpoints.keys() - without, bool(without))
+    others = Words(tokenizer).prompts(workload, 50, "seed", words="another server")
+    assert [(len(each.ids), each.output_tokens) for each in others] == [
+        (len(each.ids), each.output_tokens) for each in found
+    ]
+    assert not {each.text for each in found} & {each.text for each in others}
 
 
 @pytest.mark.parametrize("is_streaming", [False, True])
 def test_a_request_for_a_whole_answer_asks_for_no_stream(is_streaming: bool) -> None:
-    slot = posting("slot", "", [5], 3, is_streaming=is_streaming)
-    openai = posting("openai", "", "hi", 3, is_streaming=is_streaming)
-    triton_vllm = GenerateTarget("", "hi", 3, is_streaming=is_streaming)
-    bodies = [json.loads(each.request.body) for each in (slot, openai, triton_vllm)]
-    asked = [bodies[0]["streaming"], bodies[1].get("stream", False), bodies[2]["parameters"]["stream"]]
-    assert asked == [is_streaming] * 3
+    prompt = Prompt("hi", [2], 3)
+    endpoints = (OURS, OURS._replace(kind="openai"))
+    bodies = [json.loads(posting(each, prompt, is_streaming=is_streaming).request.body) for each in endpoints]
+    assert [bodies[0]["streaming"], bodies[1].get("stream", False)] == [is_streaming] * 2
 
 
-def test_a_share_of_the_capacity_needs_the_capacity_first() -> None:
-    assert with_capacity(["32", "mixed-65"]) == ["mixed", "32", "mixed-65"]
-    assert with_capacity(["mixed-80", "32", "mixed"]) == ["mixed", "mixed-80", "32"]
-    assert with_capacity(["32", "256"]) == ["32", "256"]
+def test_workloads_are_named_or_given_and_their_capacity_comes_first() -> None:
+    assert [*parse_workloads(["32", "mixed-65"], None)] == [CAPACITY, "32", "mixed-65"]
+    assert parse_workloads(["4x8x16"], None) == {"4x8x16": Workload(4, 16, (8, 8), (16, 16))}
 
 
 def test_the_standin_engine_fits_every_workload_but_those_for_a_gpu(tmp_path: Path) -> None:
     engine = standin_engine("python3", tmp_path)
-    check_lengths([name for name in WORKLOADS if name != "prefix-10k"], engine)
+    parse_workloads([name for name in WORKLOADS if name != "prefix-10k"], engine.arguments["max_model_len"])
     with pytest.raises(InvalidInput, match="at most 1024 tokens"):
-        check_lengths(["32", "prefix-10k"], engine)
+        parse_workloads(["32", "prefix-10k"], engine.arguments["max_model_len"])
+    assert engine.answer([7], 2) == [8, 9]
     assert engine.step_file is not None
     for step_s in (0.04, 0.0):
         engine.set_step(step_s)
         assert float(engine.step_file.read_bytes()[:16]) == step_s
-    assert json.loads((engine.folder / "engine_args.json").read_text()) == engine.arguments
 
 
 @pytest.mark.parametrize(
@@ -185,15 +147,12 @@ def test_the_standin_engine_fits_every_workload_but_those_for_a_gpu(tmp_path: Pa
         (["--rounds", "0"], "rounds must be at least 1"),
         (["--result", "/nowhere/x.json"], "result must be a file in a folder that exists"),
         (["--engine-python", "/nowhere/python"], "engine-python must be the Python of an environment"),
-        (["--servers", "triton-vllm"], "vllm-backend must be a checkout of https://github.com/triton-inf"),
-        (
-            ["--servers", "triton-vllm", "--vllm-backend", "/nowhere"],
-            "vllm-backend must be a checkout of https://github.com/triton-inference-server/vllm_backend",
-        ),
+        (["--workloads", "0x8x8"], "workloads must be some of 32, 256"),
+        (["--engine", "a="], "engine must be"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(
     options: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["peers", *options]) == 2
-    assert capsys.readouterr().err.startswith(f"{InvalidInput.code} InvalidInput: {named}")
+    assert named in capsys.readouterr().err

@@ -26,8 +26,14 @@ from tests.runner.long_runs.drills import (
 )
 from tests.runner.long_runs.known_streams import CLOSED, COG, OPENAI, TRITON, KnownStream
 
-SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
-ROLES = [role for role in EXPECTED if role != WORKER]
+CASES = [
+    pytest.param(
+        role, number, marks=() if number == signal.SIGKILL or role == "engine server" else pytest.mark.long
+    )
+    for role in EXPECTED
+    for number in (signal.SIGKILL, signal.SIGSTOP)
+    if role != WORKER
+]
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +84,7 @@ def test_a_drill_tells_what_is_not_as_expected(role: str, stream: KnownStream, s
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(("role", "number"), CASES)
 def test_a_process_that_ends_costs_no_more_than_its_own_streams_and_comes_back(
     stack: Stack, engine: Path, role: str, number: signal.Signals
 ) -> None:
@@ -89,7 +94,7 @@ def test_a_process_that_ends_costs_no_more_than_its_own_streams_and_comes_back(
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
 def test_without_its_worker_the_server_ends_and_leaves_nothing(
     engine: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -1,6 +1,6 @@
-"""Makes a model of a real shape with random weights, whose every token is known in advance.
+"""Make a model of a real shape with random weights, whose every token is known in advance.
 
-    ENGINE_PYTHON -m perf.prove_gpu.known_model FOLDER 1b
+    ENGINE_PYTHON -m perf.peers.known_model FOLDER 1b
 
 The network is as costly as a trained one: all its weights are random numbers. But embeddings are large beside
 what the layers add, and row ``next(t)`` of the last layer is the embedding of ``t``: so after token ``t``

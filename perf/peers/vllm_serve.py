@@ -1,0 +1,89 @@
+"""``vllm serve`` on an engine, as a child on a free port of this machine."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import urllib3
+
+from engine.machine.processes import session_members
+from perf.peers.engine import Engine
+from perf.servers import ENGINE_START_TIMEOUT_S, HOST, MODEL
+from runner.settings.ports import free_ports
+from runner.supervision.child import with_parent
+
+_STOP_GRACE_S = 30.0
+_POLL_S = 0.2
+_LOG_CHARACTERS = 3000
+
+
+@contextmanager
+def vllm_serve(
+    engine: Engine, log_path: Path, api_servers: int, variables: Mapping[str, str]
+) -> Iterator[tuple[str, int]]:
+    """Start it, and stop all that it started. Its URL and process session, once it is ready.
+
+    It logs nothing per request.
+    """
+    (port,) = free_ports(1)
+    flags = [part for name, value in engine.arguments.items() for part in _flag(name, value)]
+    command = [shutil.which(engine.python) or engine.python, "-m", "vllm.entrypoints.cli.main", "serve"]
+    command += [str(engine.folder), "--served-model-name", MODEL, *flags]
+    command += ["--api-server-count", str(api_servers), "--host", HOST, "--port", str(port)]
+    command += ["--disable-log-stats", "--disable-uvicorn-access-log"]
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [*with_parent(os.getpid()), *command],
+            env={**os.environ, **_engine_variables(engine.cache), **engine.variables, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    url, deadline_s = f"http://{HOST}:{port}", time.monotonic() + ENGINE_START_TIMEOUT_S
+    try:
+        while not _is_ready(f"{url}/health"):
+            if process.poll() is not None or time.monotonic() > deadline_s:
+                end = log_path.read_text(errors="replace")[-_LOG_CHARACTERS:]
+                raise RuntimeError(f"vllm serve did not start: {end}")
+            time.sleep(_POLL_S)
+        yield url, process.pid
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_GRACE_S)
+        for pid in session_members(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return urllib3.request("GET", url, timeout=2, retries=False).status == 200
+    except urllib3.exceptions.HTTPError:
+        return False
+
+
+def _engine_variables(cache: Path) -> dict[str, str]:
+    return {
+        "VLLM_CACHE_ROOT": str(cache / "vllm"),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_HOST_IP": HOST,
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def _flag(name: str, value: object) -> list[str]:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]
