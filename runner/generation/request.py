@@ -33,7 +33,7 @@ class GenerationRequest:
     min_tokens: int
     stop_sequences: Sequence[str]
     sampling: Sampling
-    """As a client gave it: ``top_k`` below 1 and ``top_p`` of 0 mean no limit, which ``inputs`` translates."""
+    """Values of the client: ``top_k`` below 1 and ``top_p`` of 0 mean no limit (see ``inputs``)."""
     stop_token_ids: Sequence[int] = ()
     """Tokens that end the text, from ``min_tokens`` on. They have no text."""
     begins_turn: bool = False

@@ -14,7 +14,7 @@ from runner.observability.metrics import NUM_CELLS, PLACES, RESTARTS, RUNNING, S
 from runner.slot.triton_metrics import TritonMetrics
 
 
-class TritonMetrics:
+class StandInTriton:
     """``pb_utils.MetricFamily``: values by name and labels, and the number of messages."""
 
     COUNTER, GAUGE = "counter", "gauge"
@@ -67,7 +67,7 @@ def counts(values: Mapping[Metric, float]) -> list[float]:
 
 
 def test_only_what_has_changed_is_published() -> None:
-    triton = TritonMetrics()
+    triton = StandInTriton()
     slot = TritonMetrics(triton.pb_utils, "paced")
     engine = EngineMetrics("paced", restarts=1)
     slot.publish(counts_of(engine))
@@ -85,7 +85,7 @@ def test_only_what_has_changed_is_published() -> None:
 
 
 def test_a_histogram_is_published_as_its_counters() -> None:
-    triton = TritonMetrics()
+    triton = StandInTriton()
     slot = TritonMetrics(triton.pb_utils, "paced")
     engine = EngineMetrics("paced")
     engine.completed(10.0, 10.05)
@@ -102,20 +102,20 @@ def test_a_histogram_is_published_as_its_counters() -> None:
 
 
 def test_nvidias_metrics_have_the_models_labels_and_only_their_kind_has_them() -> None:
-    triton = TritonMetrics()
+    triton = StandInTriton()
     slot = TritonMetrics(triton.pb_utils, "tensorrt_llm")
     figures = counts_of(EngineMetrics("tensorrt_llm"), used_num_blocks=5.0)
     slot.publish(figures)
     labels = frozenset({("kv_cache_block_type", "used"), ("model", "tensorrt_llm"), ("version", "1")})
     assert triton.values["nv_trt_llm_kv_cache_block_metrics", labels] == 5
-    others = TritonMetrics()
+    others = StandInTriton()
     TritonMetrics(others.pb_utils, "vllm").publish(figures)
     assert others.num_messages == 0
 
 
 @pytest.mark.parametrize("last", [2, 5])
 def test_a_counter_that_went_down_counts_from_zero(last: int) -> None:
-    triton = TritonMetrics()
+    triton = StandInTriton()
     slot = TritonMetrics(triton.pb_utils, "paced")
     slot.publish(counts({TOKENS: 8.0}))
     slot.publish(counts({TOKENS: float(last)}))
@@ -125,7 +125,7 @@ def test_a_counter_that_went_down_counts_from_zero(last: int) -> None:
 
 
 def test_without_an_engine_server_the_gauges_are_zero_and_the_counters_stay() -> None:
-    triton = TritonMetrics()
+    triton = StandInTriton()
     slot = TritonMetrics(triton.pb_utils, "paced")
     slot.publish(counts({TOKENS: 8.0, RUNNING: 3.0}))
     slot.engine_lost()
