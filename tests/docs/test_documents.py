@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
 import subprocess
-import tokenize
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 from engine.machine.root import SOURCE_ROOT
 from perf.__main__ import COMMANDS
@@ -23,11 +20,8 @@ DOCUMENTS = [
     *(SOURCE_ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((SOURCE_ROOT / "docs").rglob("*.md")),
 ]
-CHECKED_CODE = ("builder", "cli", "engine", "errors", "mock_cog_triton", "perf", "runner", "scripts", "tools")
-"""Folders of Python whose comments and docstrings are free of private words."""
-
 PRIVATE_WORDS = re.compile(
-    r"who asks|whoever|nobody|somebody|anybody|door.?keep\w*|turn(ed|s)?[ _]away|last[ _]?words|hopeless"
+    r"who asks|whoever|nobody|somebody|anybody|door.?keep\w*|turn(ed|s)?[ _]away|last ?words|hopeless"
     r"|\baskers?\b|suffer\w*|affair|counts? as dead|(?-i:that (is|are) none\b)|\bto come \|",
     re.IGNORECASE,
 )
@@ -61,10 +55,6 @@ _SCRIPT = re.compile(r"python[\d.]* ([\w./-]+\.py)\b")
 _MAKE = re.compile(r"^(?: {4}|`)make ([a-z][a-z-]*)|`make ([a-z][a-z-]*)", re.MULTILINE)
 _NOT_OURS = ("cog", "pip", "http", "vllm", "venv")
 
-each_document = pytest.mark.parametrize(
-    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(SOURCE_ROOT))
-)
-
 
 def code_of(text: str) -> list[str]:
     """The blocks of code, fenced or indented by four spaces after an empty line."""
@@ -77,15 +67,51 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@each_document
-def test_no_line_is_wider_than_120_columns_but_for_tables(document: Path) -> None:
-    lines = enumerate(document.read_text().splitlines(), start=1)
-    assert [number for number, line in lines if len(line) > WIDTH and not line.startswith("|")] == []
+def faults(document: Path) -> Iterator[str]:
+    text = document.read_text()
+    lines = enumerate(text.splitlines(), start=1)
+    yield from (f"line {number}" for number, line in lines if len(line) > WIDTH and not line.startswith("|"))
+    yield from (f"link {link}" for link in dead_links(document))
+    yield from (f"path {path}" for path in sorted(set(dead_paths(text))))
+    yield from (f"command {name}" for name in sorted(dead_commands(text)))
+    yield from (f"request {command}" for command in requests(code_of(text)) if not is_json(command))
+    yield from (f"word {match[0]}" for match in PRIVATE_WORDS.finditer(text))
 
 
-@each_document
-def test_every_relative_link_leads_somewhere(document: Path) -> None:
-    assert list(dead_links(document)) == []
+def test_documents_have_no_faults() -> None:
+    assert [f"{document}: {fault}" for document in DOCUMENTS for fault in faults(document)] == []
+
+
+PAGE = f"""\
+# A page
+{"wide " * 30}
+| {"wide " * 30}|
+[a](other.md) [b](page.md#a-page) [c](#nowhere) [d](https://example.com/x)
+Look at `runner/no_such.py`, `runner/slot`, `no_such_module.py`, `docs/*.md`, `README.md` and `/v1/models`.
+
+    python perf/no_such.py --help
+    make nothing
+    python -m perf nothing && python -m runner.nothing && python -m pip
+    curl http://localhost:5000/predictions -d '{{}}' > file
+    curl http://localhost:9000/v1/models -H 'Content-Type: application/json' -d '{{'
+    curl http://localhost:9000/v1/models -H 'Content-Type: application/json' -d '{{}}'
+    curl http://localhost:8000/v2 -d '{{}}'
+
+This door_keeper suffers.
+"""
+FAULTS = [
+    *("line 2", "link other.md", "link #nowhere"),
+    *("path no_such_module.py", "path perf/no_such.py", "path runner/no_such.py"),
+    *("command nothing", "command perf nothing", "command runner.nothing"),
+    "request curl http://localhost:5000/predictions -d '{}'",
+    "request curl http://localhost:9000/v1/models -H 'Content-Type: application/json' -d '{'",
+    *("word door_keeper", "word suffers"),
+]
+
+
+def test_each_fault_of_a_page_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(PAGE)
+    assert list(faults(tmp_path / "page.md")) == FAULTS
 
 
 def dead_links(document: Path) -> Iterator[str]:
@@ -96,11 +122,6 @@ def dead_links(document: Path) -> Iterator[str]:
         target = (document.parent / path) if path else document
         if not target.exists() or (anchor and anchor not in anchors(target)):
             yield link
-
-
-@each_document
-def test_every_path_of_this_tree_exists(document: Path) -> None:
-    assert sorted(set(dead_paths(document.read_text()))) == []
 
 
 def dead_paths(text: str) -> Iterator[str]:
@@ -121,15 +142,13 @@ def exists(pattern: str) -> bool:
     return any(SOURCE_ROOT.glob(pattern))
 
 
-@each_document
-def test_every_module_and_target_that_is_to_be_run_exists(document: Path) -> None:
-    text = document.read_text()
+def dead_commands(text: str) -> set[str]:
     targets = re.findall(r"^([a-z-]+):", (SOURCE_ROOT / "Makefile").read_text(), re.MULTILINE)
-    named = {first or second for first, second in _MAKE.findall(text)}
+    named = {first or second for first, second in _MAKE.findall(text)} - set(targets)
     modules = {name for name in _MODULE.findall(text) if name.split(".")[0] not in _NOT_OURS}
-    assert set(re.findall(r"python -m perf ([a-z-]+)", text)) - set(COMMANDS) == set()
-    assert named - set(targets) == set()
-    assert {name for name in modules if not is_program(name)} == set()
+    measurements = set(re.findall(r"python -m perf ([a-z-]+)", text)) - set(COMMANDS)
+    dead_modules = {name for name in modules if not is_program(name)}
+    return named | dead_modules | {f"perf {name}" for name in measurements}
 
 
 def is_program(name: str) -> bool:
@@ -137,15 +156,15 @@ def is_program(name: str) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
 
 
-@each_document
-def test_every_request_that_is_shown_says_that_it_is_json(document: Path) -> None:
-    """Cog answers 415 to curl's own content type; only Triton (port 8000) accepts any."""
-    for command in requests(code_of(document.read_text())):
-        words = shlex.split(command)
-        if "-d" in words and ":8000/" not in command:
-            assert "Content-Type: application/json" in words, command
-        if "-d" in words:
-            json.loads(words[words.index("-d") + 1])
+def is_json(command: str) -> bool:
+    """Return whether a request says so: Cog answers 415 to curl's own content type. Triton takes any."""
+    words = shlex.split(command)
+    if "-d" not in words:
+        return True
+    with suppress(ValueError):
+        json.loads(words[words.index("-d") + 1])
+        return ":8000/" in command or "Content-Type: application/json" in words
+    return False
 
 
 def requests(blocks: Iterable[str]) -> Iterator[str]:
@@ -156,55 +175,15 @@ def requests(blocks: Iterable[str]) -> Iterator[str]:
             yield re.sub(r"\s+[>|&].*$", "", match[0])
 
 
-@each_document
-def test_documents_are_free_of_private_words(document: Path) -> None:
-    assert [match[0] for match in PRIVATE_WORDS.finditer(document.read_text())] == []
-
-
-@pytest.mark.parametrize("folder", CHECKED_CODE)
-def test_comments_and_docstrings_are_free_of_private_words(folder: str) -> None:
-    found = [
-        f"{path.relative_to(SOURCE_ROOT)}:{line}: {word}"
-        for path in sorted((SOURCE_ROOT / folder).rglob("*.py"))
-        if PRIVATE_WORDS.search(path.read_text())
-        for line, text in prose_of(path)
-        for word in (match[0] for match in PRIVATE_WORDS.finditer(text))
-    ]
-    assert found == []
-
-
-def prose_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Comments, and strings that are statements, with their lines."""
-    previous = tokenize.NEWLINE
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
-        starts_statement = previous in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
-        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and starts_statement):
-            yield token.start[0], token.string
-        if token.type not in (tokenize.COMMENT, tokenize.NL):
-            previous = token.type
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("Look at `runner/no_such.py`.\n", ["runner/no_such.py"]),
-        ("Look at `runner/slot` and `no_such_module.py`.\n", ["no_such_module.py"]),
-        ("\n    python perf/no_such.py --help\n", ["perf/no_such.py"]),
-        ("Look at `docs/*.md`, `README.md` and `/v1/models`.\n", []),
-    ],
-)
-def test_a_path_that_is_gone_is_found(text: str, found: list[str]) -> None:
-    assert list(dead_paths(text)) == found
-
-
-def test_a_dead_link_is_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# A page\n[a](other.md) [b](page.md#a-page) [c](#nowhere) [d](https://example.com/x)\n")
-    assert list(dead_links(page)) == ["other.md", "#nowhere"]
-
-
 PACKAGES = ("errors", "engine", "builder", "runner", "cli", "perf", "tools", "scripts", "mock_cog_triton")
 WITH_LINES_FOR_FOLDERS = ("engine", "builder", "runner", "runner/engines")
+
+
+def test_the_product_is_free_of_private_words() -> None:
+    files = [path for folder in PACKAGES for path in (SOURCE_ROOT / folder).rglob("*.py")]
+    assert [
+        f"{path}: {match[0]}" for path in files for match in PRIVATE_WORDS.finditer(path.read_text())
+    ] == []
 
 
 def test_every_folder_of_the_product_has_its_line_in_structures() -> None:
