@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -28,36 +27,25 @@ def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
         yield server
 
 
-def predict(mock: CogServer, **inputs: object) -> dict[str, Any]:
-    document: dict[str, Any] = httpx.post(
-        f"{mock.url}/predictions", json={"input": inputs}, timeout=300
-    ).json()
-    return document
+def predict(mock: CogServer, **inputs: object) -> httpx.Response:
+    return httpx.post(f"{mock.url}/predictions", json={"input": inputs}, timeout=300)
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize(
-    ("inputs", "chunks"),
-    [
-        ({"output_method": "yield"}, [1] * 7),
-        ({"output_method": "buffer", "buffer_size": 3}, [3, 3, 1]),
-        ({"output_method": "wait"}, [7]),
-        ({"output_method": "print"}, [7]),
-    ],
-)
-def test_tokens_come_as_the_output_method_says(
-    mock: CogServer, inputs: dict[str, object], chunks: list[int]
-) -> None:
-    prediction = predict(mock, tps=100, n_output_tokens=7, **inputs)
-    assert prediction["status"] == "succeeded"
-    assert [chunk.count(" token") for chunk in prediction["output"]] == chunks
-    assert prediction["metrics"]["output_token_count"] == 7
-    assert (" token token" in prediction["logs"]) is (inputs["output_method"] == "print")
+def test_tokens_come_as_the_output_method_says(mock: CogServer) -> None:
+    chunks = {"yield": [1] * 7, "buffer": [3, 3, 1], "wait": [7], "print": [7]}
+    for method, expected in chunks.items():
+        inputs = {"tps": 100, "n_output_tokens": 7, "output_method": method, "buffer_size": 3}
+        prediction = predict(mock, **inputs).json()
+        assert prediction["status"] == "succeeded"
+        assert [chunk.count(" token") for chunk in prediction["output"]] == expected
+        assert prediction["metrics"]["output_token_count"] == 7
+        assert (" token token" in prediction["logs"]) is (method == "print")
 
 
 @pytest.mark.servers
 def test_the_log_tells_what_was_expected_and_what_was(mock: CogServer) -> None:
-    logs = predict(mock, tps=50, n_output_tokens=10)["logs"]
+    logs = predict(mock, tps=50, n_output_tokens=10).json()["logs"]
     figures = {name: float(value) for name, value in re.findall(r"^([\w ]+): ([\d.]+)", logs, re.MULTILINE)}
     assert figures["Tokens processed"] == 10
     assert figures["Expected tokens per second"] == 50
@@ -69,20 +57,17 @@ def test_the_log_tells_what_was_expected_and_what_was(mock: CogServer) -> None:
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize(
-    "inputs", [{"output_method": "shout"}, {"tps": 0}, {"n_output_tokens": 0}, {"buffer_size": 0}]
-)
-def test_inputs_that_make_no_sense_are_refused(mock: CogServer, inputs: dict[str, object]) -> None:
-    answer = httpx.post(f"{mock.url}/predictions", json={"input": inputs}, timeout=300)
-    assert answer.status_code == 422
-    assert next(iter(inputs)) in answer.text
+def test_inputs_that_make_no_sense_are_refused(mock: CogServer) -> None:
+    for name, value in {"output_method": "shout", "tps": 0, "n_output_tokens": 0, "buffer_size": 0}.items():
+        answer = predict(mock, **{name: value})
+        assert answer.status_code == 422
+        assert name in answer.text
 
 
 def test_the_schema_is_that_of_the_signature() -> None:
-    inputs = json.loads((FOLDER / ".cog" / "openapi_schema.json").read_text())["components"]["schemas"][
-        "Input"
-    ]
-    defaults = {name: each["default"] for name, each in inputs["properties"].items()}
+    document = json.loads((FOLDER / ".cog" / "openapi_schema.json").read_text())
+    inputs = document["components"]["schemas"]["Input"]["properties"]
+    defaults = {name: each["default"] for name, each in inputs.items()}
     assert defaults == {"tps": 44.0, "n_output_tokens": 128, "output_method": "yield", "buffer_size": 10}
 
 
@@ -101,8 +86,6 @@ def test_the_documented_load_test_works_as_it_is_typed(mock: CogServer, place: P
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[:4] == ["-" * 30, "Test Configuration:", "-" * 30, "Output Method: yield"]
-    assert "Max concurrency: 24" in lines
-    assert "Total requests completed: 24" in lines
-    assert "Failure rate: 0.000, Total failures: 0" in lines
-    assert "Cog already running prediction: 0" in lines
+    done_well = {"Max concurrency: 24", "Total requests completed: 24", "Cog already running prediction: 0"}
+    assert done_well | {"Failure rate: 0.000, Total failures: 0"} <= set(lines)
     assert any(line.startswith("--Expected mean: 100.000, Actual mean: ") for line in lines)

@@ -51,21 +51,23 @@ def inputs(folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("folder", RUNNERS)
-def test_the_committed_document_is_what_the_signature_says(folder: str) -> None:
+def test_the_committed_document_is_that_of_the_signature_and_of_the_cog_that_serves_it(folder: str) -> None:
     path = SOURCE_ROOT / folder / ".cog" / "openapi_schema.json"
     assert path.read_text() == schema_text(f"{folder}.run"), "run `python -m tools.openapi_schema`"
+    assert document(folder)["info"]["version"] == cog.__version__
+    assert issubclass(importlib.import_module(f"{folder}.run").Runner, cog.BaseRunner)
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_an_input_of_the_original_has_its_type_default_and_limits(name: str) -> None:
-    kind, default, limits = TABLE[name]
-    schema = inputs("runner")[name]
-    kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-    is_optional = default is None
-    assert kinds == [kind, "null"] if is_optional else [kind]
-    assert schema.get("default") == default
-    assert {key: schema[key] for key in LIMITS if key in schema} == limits
-    assert schema["description"]
+def test_the_inputs_of_the_original_have_their_types_defaults_and_limits() -> None:
+    schemas = inputs("runner")
+    for name, (kind, default, limits) in TABLE.items():
+        schema = schemas[name]
+        assert schema["type"] == [kind, "null"], name
+        assert schema.get("default") == default, name
+        assert {key: schema[key] for key in LIMITS if key in schema} == limits, name
+        assert schema["description"]
+        assert bool(schema.get("deprecated")) == name.endswith("_new_tokens")
+    assert [schema["x-order"] for schema in schemas.values()] == list(range(len(schemas)))
 
 
 def test_the_runner_has_no_other_inputs_and_none_is_required() -> None:
@@ -74,41 +76,20 @@ def test_the_runner_has_no_other_inputs_and_none_is_required() -> None:
     assert "required" not in document("runner")["components"]["schemas"]["Input"]
 
 
-def test_inputs_are_in_the_order_of_the_signature() -> None:
-    names = inputs("runner")
-    assert [schema["x-order"] for schema in names.values()] == list(range(len(names)))
-
-
-def test_older_names_are_marked_as_such() -> None:
-    deprecated = {name for name, schema in inputs("runner").items() if schema.get("deprecated")}
-    assert deprecated == {"max_new_tokens", "min_new_tokens"}
-
-
-def test_the_runner_streams_and_the_builder_does_not() -> None:
-    assert document("runner")["paths"]["/predictions"]["post"]["x-cog-streaming"] is True
-    assert "x-cog-streaming" not in document("builder")["paths"]["/predictions"]["post"]
-
-
 def test_the_runners_output_is_a_concatenated_stream_of_strings() -> None:
+    assert document("runner")["paths"]["/predictions"]["post"]["x-cog-streaming"] is True
     output = document("runner")["components"]["schemas"]["Output"]
-    assert output["type"] == "array"
-    assert output["items"] == {"type": "string"}
+    assert (output["type"], output["items"]) == ("array", {"type": "string"})
     assert (output["x-cog-array-type"], output["x-cog-array-display"]) == ("iterator", "concatenate")
 
 
 def test_the_builder_takes_a_config_and_a_secret_and_answers_with_a_file() -> None:
-    schema = inputs("builder")
+    schema, schemas = inputs("builder"), document("builder")["components"]["schemas"]
     assert set(schema) == {"config", "hf_token"}
     assert "format" not in schema["config"], "with one, Cog would fetch a URL itself, from wherever it leads"
     assert (schema["hf_token"]["format"], schema["hf_token"]["x-cog-secret"]) == ("password", True)
-    assert document("builder")["components"]["schemas"]["Input"]["required"] == ["config"]
-    assert document("builder")["components"]["schemas"]["Output"]["format"] == "uri"
-
-
-@pytest.mark.parametrize("folder", RUNNERS)
-def test_the_document_is_of_the_cog_that_serves_it(folder: str) -> None:
-    assert document(folder)["info"]["version"] == cog.__version__
-    assert issubclass(importlib.import_module(f"{folder}.run").Runner, cog.BaseRunner)
+    assert (schemas["Input"]["required"], schemas["Output"]["format"]) == (["config"], "uri")
+    assert "x-cog-streaming" not in document("builder")["paths"]["/predictions"]["post"]
 
 
 class Odd(cog.BaseRunner):  # type: ignore[misc]
