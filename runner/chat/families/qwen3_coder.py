@@ -47,7 +47,6 @@ class FunctionCalls(msgspec.Struct, frozen=True):
         yield from read_end(reader, self.end, is_whole=is_whole)
 
     def _arguments(self, reader: Reader, tools: ToolUse, writer: ArgumentsWriter) -> Reading[bool]:
-        others = self._ends(reader, tools, writer)
         while (yield from reader.space()) and (yield from reader.marker(self.parameter)):
             try:
                 writer.begin((yield from _key(reader)))
@@ -55,6 +54,7 @@ class FunctionCalls(msgspec.Struct, frozen=True):
                 return False
             lines = _Lines(writer, reader)
             emit = lines.text if writer.is_string else writer.text
+            others = self._ends(reader, tools, writer, lines)
             if not (yield from reader.up_to(self.parameter_end, emit, others)):
                 return False
             lines.end()
@@ -66,12 +66,13 @@ class FunctionCalls(msgspec.Struct, frozen=True):
             writer.close()
         return is_whole
 
-    def _ends(self, reader: Reader, tools: ToolUse, writer: ArgumentsWriter) -> Ends:
+    def _ends(self, reader: Reader, tools: ToolUse, writer: ArgumentsWriter, lines: "_Lines") -> Ends:
         """What follows a value whose own end is missing, and hardly stands in a value."""
         names = {tool.name for tool in tools.tools}
 
         def parameter() -> Reading[bool]:
-            return writer.may_follow((yield from try_key()))
+            is_in_a_line = lines.are_separate and not reader.tries_on_line
+            return writer.may_follow((yield from try_key())) and not is_in_a_line
 
         def function() -> Reading[bool]:
             return (yield from try_key()) in names
@@ -111,6 +112,11 @@ class _Lines:
         self._is_begun = False
         self._is_on_lines = True
         self._held = ""
+
+    @property
+    def are_separate(self) -> bool:
+        """Tell whether the text has lines of its own, so that a parameter behind it has them, too."""
+        return self._is_begun and self._is_on_lines
 
     def end(self) -> None:
         if self._held and not self._is_on_lines:

@@ -47,8 +47,11 @@ class BraceCalls(msgspec.Struct, frozen=True):
         yield from read_end(reader, self.end, is_whole=is_whole)
 
     def _arguments(self, reader: Reader, writer: ArgumentsWriter) -> Reading[bool]:
-        """Read arguments and the brace after them. False if they were cut off."""
+        """Read arguments and the brace after them, which may be missing. False if they were cut off."""
+        end = reader.markers.written(self.end)
         while (next_ := (yield from reader.space())) not in ("", "}"):
+            if next_ == end:  # It is a token.
+                return True
             if (key := (yield from self._key(reader))) is None:
                 return False
             if (yield from reader.marker(self.quote)):
@@ -121,6 +124,4 @@ def _scalar(reader: Reader, emit: Emit, depth: int) -> Reading[bool]:
     while (next_ := (yield from reader.peek())) and next_ not in _ENDS and not is_token(next_):
         pieces.append(reader.take(reader.at + 1))
     emit("".join(pieces).strip() if depth == 0 else literal_json("".join(pieces).strip()))
-    if next_ in ("}", "]"):
-        return True
-    return next_ == ","
+    return next_ != "" and (next_ in _ENDS or depth == 0)

@@ -9,7 +9,7 @@ from typing import Any
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
 from runner.chat.families.syntax.literals import json_of
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
-from runner.chat.families.syntax.schema_types import STRING, schema_of, types_of
+from runner.chat.families.syntax.schema_types import STRING, parts_of, schema_of, types_of
 from runner.chat.families.tools import ToolUse
 
 MARK = "]<]minimax[>["
@@ -107,25 +107,24 @@ class _Elements:
 
     def _part(self, schema: Any, name: str) -> Any:
         """The schema of an element in one of ``schema``; None if it says nothing of it."""
-        if not isinstance(schema, dict):
-            return None
-        return schema.get("items") if "array" in self._types(schema) else schema_of(schema, name)
-
-    def _types(self, schema: Any) -> frozenset[str]:
-        return frozenset() if schema is None else types_of(schema, self._root)
+        for part in parts_of(schema, self._root):
+            if (found := schema_of(part, name)) is not None or (found := part.get("items")) is not None:
+                return found
+        return None
 
     def _of_parts(self, parts: Sequence[tuple[str, str]], schema: Any) -> str:
         """A list of items, or an object in which several values of one name are a list."""
         found: dict[str, list[str]] = {}
         for name, value in parts:
             found.setdefault(name, []).append(value)
-        if found.keys() == {_ITEM} or ("array" in (types := self._types(schema)) and "object" not in types):
+        types = types_of(schema, self._root)
+        if "array" in types and (found.keys() == {_ITEM} or "object" not in types):
             return f"[{', '.join(value for _, value in parts)}]"
         values = {name: each[0] if len(each) == 1 else f"[{', '.join(each)}]" for name, each in found.items()}
         return f"{{{', '.join(f'{encode_basestring(name)}: {value}' for name, value in values.items())}}}"
 
     def _of_text(self, text: str, schema: Any) -> str:
-        types = self._types(schema)
+        types = types_of(schema, self._root)
         if schema is None or types == {STRING}:
             return encode_basestring(text)
         if not text.strip() and STRING not in types and types & {"array", "object"}:

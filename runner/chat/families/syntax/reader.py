@@ -92,6 +92,11 @@ class Reader:
         """Keep what is read from now on, and ``begin``, until a call starts."""
         self._tried = [begin]
 
+    @property
+    def tries_on_line(self) -> bool:
+        """Tell whether what is tried begins on a line of its own."""
+        return self._tried is not None and self._tried[0].startswith("\n")
+
     def end_trying(self) -> str:
         """What was read, as text."""
         tried, self._tried = self._tried or [], None

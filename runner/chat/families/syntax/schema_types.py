@@ -1,6 +1,7 @@
 """What a JSON schema says of a value that a model writes as text."""
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,6 +35,18 @@ def schema_of(schema: Mapping[str, Any], name: str) -> Any:
     if isinstance(properties, dict) and name in properties:
         return properties[name]
     return others if isinstance(others, dict) and others else None
+
+
+def parts_of(schema: Any, root: Any) -> list[Mapping[str, Any]]:
+    """Return the schema and those that it is made of: by ``$ref``, ``allOf``, ``anyOf`` and ``oneOf``."""
+    found: list[Mapping[str, Any]] = []
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict) and not any(part is each for each in found):
+            found.append(part)
+            waiting += reversed((*_all_of(part, root), *chain.from_iterable(_any_of(part))))
+    return found
 
 
 def types_of(schema: Any, root: Any) -> frozenset[str]:

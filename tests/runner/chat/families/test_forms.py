@@ -311,6 +311,12 @@ def test_a_text_is_read(name: str, text: str, message: Message) -> None:
             QWEN.format("<parameter=text>\na\n</parameter>\n<parameter=n>\n5"),
             [{"text": "a", "n": 5}],
         ),
+        ("qwen3-coder", QWEN.format("<parameter=text>a<parameter=n>5"), [{"text": "a", "n": 5}]),
+        (
+            "qwen3-coder",
+            QWEN.format("<parameter=text>\na <parameter=n>5</parameter>\n<parameter=n>\n5"),
+            [{"text": "a <parameter=n>5", "n": 5}],
+        ),
         ("qwen3-coder", "<tool_call>\n<function=f>\n<parameter=text>\na\n</tool_call>", [{"text": "a"}]),
         (
             "qwen3-coder",
@@ -365,6 +371,11 @@ def test_a_text_is_read(name: str, text: str, message: Message) -> None:
             "deepseek-v3.2",
             DSML_CALL.replace("</｜DSML｜invoke>", "").format(f"{DSML_TEXT}a</｜DSML｜parameter>"),
             [{"text": "a"}],
+        ),
+        (
+            "gemma-4",
+            '<|tool_call>call:f{text:<|"|>a<|"|>,n:5<tool_call|><|tool_call>call:f{<tool_call|>',
+            [{"text": "a", "n": 5}, {}],
         ),
     ],
 )

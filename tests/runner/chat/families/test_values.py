@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from runner.chat.families.syntax.element_calls import MARK
 from runner.chat.families.syntax.literals import json_of
 from runner.chat.families.tools import Tool, ToolUse
 from tests.runner.chat.families.test_forms import read_text
@@ -89,6 +90,28 @@ def test_families_that_write_values_as_text_follow_the_schema(name: str) -> None
     assert read(name, {"$ref": "#/$defs/Point"}, "{'a': None}") == {"x": {"a": None}}
     assert read(name, {}, "5", key="unknown") == {"unknown": "5"}
     assert read(name, OPTIONAL, '"a"', is_strict=True) == {"x": "a"}  # As the guide makes models write it.
+
+
+@pytest.mark.parametrize(
+    ("schema", "elements", "value"),
+    [
+        (
+            {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "string"}]},
+            "<item>1</item><item>2</item>",
+            [1, 2],
+        ),
+        ({"$ref": "#/$defs/Named"}, "<item>01</item>", {"item": "01"}),
+        ({"anyOf": [{"$ref": "#/$defs/Tree"}]}, "<next><size>5</size></next>", {"next": {"size": 5}}),
+        ({}, "<a>1</a><a>2</a>", {"a": ["1", "2"]}),
+    ],
+)
+def test_elements_in_elements_follow_the_schema(schema: Any, elements: str, value: Any) -> None:
+    tree = {"properties": {"size": {"type": "integer"}, "next": {"$ref": "#/$defs/Tree"}}}
+    named = {"type": "object", "properties": {"item": {"type": "string"}}}
+    parameters = {"properties": {"x": schema}, "$defs": {"Tree": tree, "Named": named}}
+    text = f'<tool_call>\n<invoke name="f"><x>{elements}</x></invoke>\n</tool_call>'.replace("<", f"{MARK}<")
+    (call,) = read_text("minimax-m3", text, tools=ToolUse((Tool("f", parameters=parameters),))).calls
+    assert json.loads(call.arguments) == {"x": value}
 
 
 @pytest.mark.parametrize("name", WRITTEN)
