@@ -42,10 +42,10 @@ class TritonUnavailable(CodedError):
     template = "Triton can't be reached ({reason}); it is restarted automatically, send the request again."
 
 
-class TritonStartFailed(CodedError):
+class StartFailed(CodedError):
     code = "E2106"
-    summary = "Triton did not become ready"
-    template = "Triton did not become ready: {reason}. Its last log lines: {log_tail}"
+    summary = "Triton or Cog's server did not become ready"
+    template = "{who} did not become ready: {reason}. Its last log lines: {log_tail}"
 
 
 class ServerStopping(CodedError):

@@ -29,11 +29,11 @@ from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnded
 from errors.external_triton import ExternalTritonUnavailable
 from errors.requests import GuideFailed, InvalidGuide, PromptTooLong, QueueDeadlinePassed, UnsupportedArgument
-from errors.triton import ServerStopping, TritonStartFailed, TritonTimeout, TritonUnavailable
+from errors.triton import ServerStopping, StartFailed, TritonTimeout, TritonUnavailable
 from runner.api.call import call_of
 
 _UNAVAILABLE = (
-    *(TritonUnavailable, TritonStartFailed, ExternalTritonUnavailable),
+    *(TritonUnavailable, StartFailed, ExternalTritonUnavailable),
     *(EngineCrashed, EngineStartFailed, RankEnded),
 )
 _STATUSES: dict[int, tuple[type[CodedError], ...]] = {

@@ -19,7 +19,7 @@ from engine.machine.processes import session_members
 from engine.machine.root import SOURCE_ROOT
 from errors import find_in_text
 from errors.coded_error import CodedError
-from errors.triton import ServerEnded, TritonStartFailed
+from errors.triton import ServerEnded, StartFailed
 from runner.settings.cog_settings import CogSettings, load_cog_settings
 from runner.settings.ports import Listener, check_ports_free
 from runner.settings.server_config import CONFIG_VARIABLE, DEFAULT_CONFIG
@@ -182,9 +182,9 @@ class CogServer:
         return self.log_path.read_text(errors="replace")
 
 
-def _start_failed(reason: str, log: str) -> TritonStartFailed:
+def _start_failed(reason: str, log: str) -> StartFailed:
     tail = " | ".join(log.strip().splitlines()[-_LOG_TAIL_LINES:])
-    return TritonStartFailed(reason=reason, log_tail=tail)
+    return StartFailed(who="Cog's server", reason=reason, log_tail=tail)
 
 
 def _last_error(log: str) -> CodedError | None:

@@ -15,7 +15,7 @@ from engine.machine.mpirun import mpi_environment
 from engine.machine.processes import children_by_parent, name_of, signal_that_ended
 from errors import find_in_text
 from errors.coded_error import CodedError
-from errors.triton import TritonStartFailed
+from errors.triton import StartFailed
 from runner.supervision.child import Child, Log
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.health import answers_ok
@@ -119,7 +119,9 @@ class TritonServer(SupervisedProcess):
             return cause
         # The first name the cause; with several ranks, mpirun ends the others while they load.
         errors = [line for line in log if _ERROR_LINE.match(line)][:_SHOWN_ERROR_LINES]
-        return TritonStartFailed(reason=reason, log_tail=" | ".join(errors) or self.child.last_lines())
+        return StartFailed(
+            who="Triton", reason=reason, log_tail=" | ".join(errors) or self.child.last_lines()
+        )
 
     def processes(self) -> dict[int, str]:
         """Triton and the stubs that it had when it became ready."""

@@ -135,4 +135,4 @@ def test_lines_that_are_not_as_expected_are_kept_as_text() -> None:
     assert json.loads(as_json("engine_server: a library's line"))["logger"] == "engine_server"
     assert json.loads(as_json("engine: paced at /engine"))["logger"] == "cog_triton.runner"
     assert json.loads(as_json("warning: old tar"))["level"] == "warning"
-    assert json.loads(as_json("E2106 TritonStartFailed: it did not"))["code"] == "E2106"
+    assert json.loads(as_json("E2106 StartFailed: it did not"))["code"] == "E2106"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from errors.coded_error import CodedError
-from errors.triton import TritonStartFailed
+from errors.triton import StartFailed
 from runner.supervision import failures as failures_module
 from runner.supervision import supervised
 from runner.supervision.child import Child, with_parent
@@ -89,7 +89,7 @@ class Program(SupervisedProcess):
         return answer == b"ok"
 
     def start_error(self, reason: str) -> CodedError:
-        return TritonStartFailed(reason=reason, log_tail=self.child.last_lines())
+        return StartFailed(who="It", reason=reason, log_tail=self.child.last_lines())
 
     def clean_up(self) -> None:
         self.cleaned_up += 1
@@ -283,7 +283,7 @@ def test_a_first_start_that_fails_raises_and_leaves_nothing(tmp_path: Path) -> N
         program = Program(tmp_path, lambda failure: True)
         program.python = str(tmp_path / "missing")
         program.begin()
-        with pytest.raises(TritonStartFailed, match="it ended"):
+        with pytest.raises(StartFailed, match="it ended"):
             await program.wait_ready()
         assert (program.state.value, program.pid) == ("down", None)
         await program.stop()
@@ -307,7 +307,7 @@ def test_a_start_that_takes_too_long_fails_unless_it_waits(
         monkeypatch.setattr(program, "is_ready", never)
         monkeypatch.setattr(program, "is_waiting", lambda: time.monotonic() < waits_until_s)
         program.begin()
-        with pytest.raises(TritonStartFailed, match=r"not within 0\.1 s, while starting"):
+        with pytest.raises(StartFailed, match=r"not within 0\.1 s, while starting"):
             await program.wait_ready()
         assert time.monotonic() > waits_until_s
         assert program.pid is None

@@ -18,7 +18,7 @@ from tritonclient.grpc import model_config_pb2
 
 from engine.directory import Engine, load
 from errors.settings import MissingRequirement
-from errors.triton import TritonStartFailed
+from errors.triton import StartFailed
 from runner.engines.protocol.messages import Sampling
 from runner.generation.request import GenerationRequest
 from runner.settings.ports import free_ports
@@ -170,7 +170,7 @@ def test_triton_comes_to_loading_the_backend_in_each_rank(
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     model = make_compiled_model(tmp_path / "model", world_size=world_size)
     (port,) = free_ports(1)
-    with pytest.raises(TritonStartFailed) as raised:
+    with pytest.raises(StartFailed) as raised:
         TritonUnderTest(model, tmp_path, TRITONSERVER_BACKEND_DIR=str(backends), TRITON_HTTP_PORT=str(port))
     wait_until(lambda: triton_pids(port) == [])
     assert re.search(r"unable to find required entrypoint .*TRITONBACKEND_", str(raised.value))

@@ -24,7 +24,7 @@ from errors.coded_error import CodedError
 from errors.engine_tar import EngineNotFound
 from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting, MissingRequirement, PortInUse
-from errors.triton import TritonStartFailed
+from errors.triton import StartFailed
 from runner.service import Service
 from runner.settings.settings import load_settings
 from runner.triton_server.install import install_triton
@@ -67,7 +67,7 @@ def config(folder: Path, **arguments: object) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"triton_max_batch_size": 8}, TritonStartFailed, "maximum batch size"),
+        ({"triton_max_batch_size": 8}, StartFailed, "maximum batch size"),
         ({"max_tokens_in_paged_kv_cach": 8}, InvalidSetting, "did you mean 'max_tokens_in_paged_kv_cache'"),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_start_that_takes_too_long_is_e2106_and_leaves_nothing(tmp_path: Path)
     ports = free_ports(3)
     environment = triton_environment(*ports) | {"ENGINE_DIR": str(model.directory), "HOME": str(tmp_path)}
     service = Service(load_settings(environment | {"TRITON_START_TIMEOUT": "0.2"}), lambda line: None)
-    with pytest.raises(TritonStartFailed, match=r"not within 0\.2 s \(TRITON_START_TIMEOUT\), while"):
+    with pytest.raises(StartFailed, match=r"not within 0\.2 s \(TRITON_START_TIMEOUT\), while"):
         asyncio.run(service.open())
     assert triton_pids(ports[0]) == []
     assert shared_memory(ports[0]) == []

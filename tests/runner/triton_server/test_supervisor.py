@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from errors.triton import TritonStartFailed
+from errors.triton import StartFailed
 from runner.triton_server.supervisor import TritonServer
 from tests.runner.servers import HOST, free_ports
 
@@ -82,13 +82,13 @@ def test_a_lock_that_triton_did_not_get_costs_a_second_start(tmp_path: Path) -> 
 
 
 def test_there_is_no_third_start(tmp_path: Path) -> None:
-    with pytest.raises(TritonStartFailed, match="lock_exception"):
+    with pytest.raises(StartFailed, match="lock_exception"):
         start(tmp_path, 5, _LOCK)
     assert (tmp_path / "starts").read_text() == "xx"
 
 
 def test_another_end_is_an_error_at_once(tmp_path: Path) -> None:
-    with pytest.raises(TritonStartFailed, match="exit code 3"):
+    with pytest.raises(StartFailed, match="exit code 3"):
         start(tmp_path, 1, "no memory", end="os._exit(3)")
     assert (tmp_path / "starts").read_text() == "x"
 
@@ -117,5 +117,5 @@ def test_a_start_that_takes_too_long_names_the_models_that_are_not_loaded_and_th
     log = [f'1] "loading: {name}:1"' for name in ("preprocessing", "tensorrt_llm")]
     words = "\n".join([*log, "2] \"successfully loaded 'preprocessing'\""])
     expected = r"not within 5 s \(TRITON_START_TIMEOUT\), while loading tensorrt_llm\."
-    with pytest.raises(TritonStartFailed, match=expected):
+    with pytest.raises(StartFailed, match=expected):
         start(tmp_path, 1, words, end="__import__('time').sleep(600)", start_timeout_s=5.0)
