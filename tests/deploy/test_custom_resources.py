@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.deploy.conftest import KUBERNETES, Document, built, with_components
+from tests.deploy.conftest import KUBERNETES, Document, built, of_kind, with_components
 
 pytestmark = pytest.mark.skipif(
     "COG_TRITON_CRDS" not in os.environ, reason="COG_TRITON_CRDS names no folder of definitions"
@@ -63,19 +63,10 @@ def _check(document: Document, schemas: dict[tuple[str, str], Document]) -> None
     jsonschema.Draft7Validator(schema).validate(document)
 
 
-@pytest.mark.parametrize("kind", ["ServingRuntime", "InferenceService"])
-def test_kserves(schemas: dict[tuple[str, str], Document], kind: str) -> None:
-    (document,) = (each for each in built(KUBERNETES / "kserve") if each["kind"] == kind)
-    _check(document, schemas)
-    with pytest.raises(jsonschema.ValidationError):
-        _check({**document, "spec": {**document["spec"], "containerz": []}}, schemas)
-
-
-@pytest.mark.parametrize(
-    ("component", "kind"), [("autoscaling-keda", "ScaledObject"), ("pod-monitor", "PodMonitor")]
-)
-def test_components(
-    schemas: dict[tuple[str, str], Document], tmp_path: Path, component: str, kind: str
-) -> None:
-    (document,) = (each for each in with_components(tmp_path, "cpu", component) if each["kind"] == kind)
-    _check(document, schemas)
+def test_custom_resources(schemas: dict[tuple[str, str], Document], tmp_path: Path) -> None:
+    more = with_components(tmp_path, "cpu", "autoscaling-keda", "pod-monitor")
+    for kind in ("ServingRuntime", "InferenceService", "ScaledObject", "PodMonitor"):
+        document = of_kind((*built(KUBERNETES / "kserve"), *more), kind)
+        _check(document, schemas)
+        with pytest.raises(jsonschema.ValidationError):
+            _check({**document, "spec": {**document["spec"], "containerz": []}}, schemas)

@@ -28,34 +28,38 @@ VERSIONS = ("1.29", "1.32", "1.37")
 """Of Kubernetes: the oldest, one between and the newest that the manifests are held against."""
 OWN_END_S = 5.0
 """What the runner's own end takes at most, once its requests have ended: docs/reliability.md."""
+IMAGES: dict[str, tuple[str, str | None, str]] = {
+    "cpu": ("cpu", None, ""),
+    **{f"sm-{sm}": (sm, "1", sm) for sm in ("80", "86", "90")},
+    "vllm-4-gpus": ("vllm-90", "4", "90"),
+}
+"""By overlay: the end of its image's name, its GPUs and their SM."""
 OWN = ("apps/v1", "v1", "policy/v1", "autoscaling/v2")
 """API groups of Kubernetes itself; others are told by their custom resource definitions."""
 
 
+def cpu() -> tuple[Document, ...]:
+    return built(KUBERNETES / "overlays" / "cpu")
+
+
 def test_there_is_one_overlay_per_image() -> None:
-    assert OVERLAYS == ["cpu", "sm-80", "sm-86", "sm-90", "vllm-4-gpus"]
+    assert list(IMAGES) == OVERLAYS
 
 
 @pytest.mark.parametrize("version", fast.few(VERSIONS))
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_fits_kubernetes_own_schemas(overlay: str, version: str) -> None:
     documents = built(KUBERNETES / "overlays" / overlay)
-    assert {each["kind"] for each in documents} >= {
-        "Deployment",
-        "Service",
-        "ConfigMap",
-        "PodDisruptionBudget",
-    }
+    kinds = {each["kind"] for each in documents}
+    assert kinds >= {"Deployment", "Service", "ConfigMap", "PodDisruptionBudget"}
     for document in documents:
         kubernetes_validate.validate(document, version, strict=True)
 
 
 @pytest.mark.parametrize("component", fast.few(sorted(set(COMPONENTS) - {"gpu"})))
 def test_a_component_fits_every_overlay(tmp_path: Path, component: str) -> None:
-    plain = {"cpu", "sm-90"}
-    for overlay in plain:
-        documents = with_components(tmp_path / overlay, overlay, component)
-        for document in documents:
+    for overlay in ("cpu", "sm-90"):
+        for document in with_components(tmp_path / overlay, overlay, component):
             if document["apiVersion"] in OWN:
                 kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
 
@@ -70,15 +74,14 @@ def test_what_was_compiled_elsewhere_is_copied_by_the_runners_image_without_righ
 
 
 def test_the_schemas_refuse_what_is_wrong() -> None:
-    deployment = dict(of_kind(built(KUBERNETES / "overlays" / "cpu"), "Deployment"))
+    deployment = of_kind(cpu(), "Deployment")
+    wrong = {**deployment, "spec": {**deployment["spec"], "replica": 1}}
     with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(
-            {**deployment, "spec": {**deployment["spec"], "replica": 1}}, VERSIONS[-1], strict=True
-        )
+        kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_a_pod_runs_without_rights_and_writes_to_volumes_alone(overlay: str) -> None:
+def test_a_pod_runs_without_rights_writes_to_volumes_alone_and_is_found(overlay: str) -> None:
     documents = built(KUBERNETES / "overlays" / overlay)
     pod = of_kind(documents, "Deployment")["spec"]["template"]["spec"]
     container = runner_container(documents)
@@ -95,45 +98,29 @@ def test_a_pod_runs_without_rights_and_writes_to_volumes_alone(overlay: str) -> 
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert set(volumes) == set(mounts)
     assert volumes["shared-memory"]["emptyDir"]["medium"] == "Memory"
-
-
-@pytest.mark.parametrize(
-    ("overlay", "image", "gpus", "sm"),
-    [
-        ("cpu", "cog-triton-runner-cpu", None, None),
-        ("sm-80", "cog-triton-runner-80", "1", "80"),
-        ("sm-86", "cog-triton-runner-86", "1", "86"),
-        ("sm-90", "cog-triton-runner-90", "1", "90"),
-        ("vllm-4-gpus", "cog-triton-runner-vllm-90", "4", "90"),
-    ],
-)
-def test_an_image_meets_its_gpu(overlay: str, image: str, gpus: str | None, sm: str | None) -> None:
-    documents = built(KUBERNETES / "overlays" / overlay)
-    container = runner_container(documents)
-    assert re.fullmatch(rf".*/{image}:latest", container["image"])
-    assert container["resources"]["limits"].get("nvidia.com/gpu") == gpus
-    labels = of_kind(documents, "Deployment")["spec"]["template"]["spec"].get("nodeSelector", {})
-    assert "".join(labels[f"nvidia.com/gpu.compute.{part}"] for part in ("major", "minor") if labels) == (
-        sm or ""
-    )
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_services_budgets_and_scrapers_find_the_pods(overlay: str) -> None:
-    documents = built(KUBERNETES / "overlays" / overlay)
     labels = of_kind(documents, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
     assert of_kind(documents, "Service")["spec"]["selector"].items() <= labels
     assert of_kind(documents, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels
     monitor = yaml.safe_load((KUBERNETES / "components" / "pod-monitor" / "pod-monitor.yaml").read_text())
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels
-    ports = {port["name"] for port in runner_container(documents)["ports"]}
+    ports = {port["name"] for port in container["ports"]}
     assert {port["targetPort"] for port in of_kind(documents, "Service")["spec"]["ports"]} <= ports
     assert {each["port"] for each in monitor["spec"]["podMetricsEndpoints"]} <= ports
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_image_meets_its_gpu(overlay: str) -> None:
+    image, gpus, sm = IMAGES[overlay]
+    container = runner_container(documents := built(KUBERNETES / "overlays" / overlay))
+    assert container["image"].endswith(f"/cog-triton-runner-{image}:latest")
+    assert container["resources"]["limits"].get("nvidia.com/gpu") == gpus
+    labels = of_kind(documents, "Deployment")["spec"]["template"]["spec"].get("nodeSelector", {})
+    assert "".join(labels[f"nvidia.com/gpu.compute.{part}"] for part in ("major", "minor") if labels) == sm
+
+
 def test_settings_are_the_runners() -> None:
     known = set(VARIABLES) | set(COG_VARIABLES)
-    settings = of_kind(built(KUBERNETES / "overlays" / "cpu"), "ConfigMap")["data"]
+    settings = of_kind(cpu(), "ConfigMap")["data"]
     runtime = of_kind(built(KUBERNETES / "kserve"), "ServingRuntime")
     (container,) = runtime["spec"]["containers"]
     assert set(settings) <= known
@@ -141,46 +128,39 @@ def test_settings_are_the_runners() -> None:
 
 
 def test_what_is_scaled_on_is_a_metric_of_the_engine_server(tmp_path: Path) -> None:
-    text = "".join(
-        path.read_text() for name in ("components", "kserve") for path in (KUBERNETES / name).rglob("*.yaml")
-    )
-    named = set(re.findall(r"cog_triton_\w+_requests\b", text))
-    assert (
-        named
-        == {"cog_triton_engine_queued_requests", "cog_triton_slot_running_requests"}
-        <= {family.name for family in ENGINE_METRICS if family.kind == "gauge"}
-    )
-    rules = yaml.safe_load(
-        (KUBERNETES / "components" / "autoscaling-hpa" / "prometheus-adapter-values.yaml").read_text()
-    )
-    (pattern,) = re.findall(r'__name__=~"([^"]+)"', rules["rules"]["custom"][0]["seriesQuery"])
-    metrics = of_kind(with_components(tmp_path, "cpu", "autoscaling-hpa"), "HorizontalPodAutoscaler")["spec"][
-        "metrics"
-    ]
-    assert all(re.fullmatch(pattern, each["pods"]["metric"]["name"]) for each in metrics)
+    paths = [path for name in ("components", "kserve") for path in (KUBERNETES / name).rglob("*.yaml")]
+    named = set(re.findall(r"cog_triton_\w+_requests\b", "".join(path.read_text() for path in paths)))
+    assert named == {"cog_triton_engine_queued_requests", "cog_triton_slot_running_requests"}
+    assert named <= {family.name for family in ENGINE_METRICS if family.kind == "gauge"}
+    adapter = KUBERNETES / "components" / "autoscaling-hpa" / "prometheus-adapter-values.yaml"
+    query = yaml.safe_load(adapter.read_text())["rules"]["custom"][0]["seriesQuery"]
+    (pattern,) = re.findall(r'__name__=~"([^"]+)"', query)
+    scaler = of_kind(with_components(tmp_path, "cpu", "autoscaling-hpa"), "HorizontalPodAutoscaler")
+    for each in scaler["spec"]["metrics"]:
+        assert re.fullmatch(pattern, each["pods"]["metric"]["name"])
 
 
-def test_endings_have_time(tmp_path: Path) -> None:
-    pod = of_kind(built(KUBERNETES / "overlays" / "cpu"), "Deployment")["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    _, pause_s = container["lifecycle"]["preStop"]["exec"]["command"]
-    probe = container["readinessProbe"]
-    assert float(pause_s) >= probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
-    grace_s = float(of_kind(built(KUBERNETES / "overlays" / "cpu"), "ConfigMap")["data"]["STOP_GRACE_PERIOD"])
-    assert pod["terminationGracePeriodSeconds"] >= float(pause_s) + grace_s + OWN_END_S
+def test_endings_have_time() -> None:
+    pod = of_kind(cpu(), "Deployment")["spec"]["template"]["spec"]
+    grace_s = of_kind(cpu(), "ConfigMap")["data"]["STOP_GRACE_PERIOD"]
+    probe = pod["containers"][0]["readinessProbe"]
+    unready_s = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+    assert pause_s(pod["containers"]) >= unready_s
+    assert pod["terminationGracePeriodSeconds"] >= pause_s(pod["containers"]) + float(grace_s) + OWN_END_S
+    kserve = built(KUBERNETES / "kserve")
+    containers = of_kind(kserve, "ServingRuntime")["spec"]["containers"]
+    (grace_s,) = (each["value"] for each in containers[0]["env"] if each["name"] == "STOP_GRACE_PERIOD")
+    predictor = of_kind(kserve, "InferenceService")["spec"]["predictor"]
+    assert predictor["terminationGracePeriodSeconds"] >= pause_s(containers) + float(grace_s) + OWN_END_S
 
 
-def test_kserves_endings_have_time() -> None:
-    documents = built(KUBERNETES / "kserve")
-    (container,) = of_kind(documents, "ServingRuntime")["spec"]["containers"]
-    _, pause_s = container["lifecycle"]["preStop"]["exec"]["command"]
-    (grace,) = (each["value"] for each in container["env"] if each["name"] == "STOP_GRACE_PERIOD")
-    predictor = of_kind(documents, "InferenceService")["spec"]["predictor"]
-    assert predictor["terminationGracePeriodSeconds"] >= float(pause_s) + float(grace) + OWN_END_S
+def pause_s(containers: list[Document]) -> float:
+    (container,) = containers
+    return float(container["lifecycle"]["preStop"]["exec"]["command"][1])
 
 
 def test_every_api_of_the_runner_has_its_port(tmp_path: Path) -> None:
-    documents = built(KUBERNETES / "overlays" / "cpu")
+    documents = cpu()
     ports = {port["name"]: port["containerPort"] for port in runner_container(documents)["ports"]}
     defaults = load_settings({"HOME": str(tmp_path)})
     assert ports == {
@@ -195,7 +175,7 @@ def test_every_api_of_the_runner_has_its_port(tmp_path: Path) -> None:
 
 
 def test_a_start_may_take_what_triton_may_take() -> None:
-    documents = built(KUBERNETES / "overlays" / "cpu")
+    documents = cpu()
     probe = runner_container(documents)["startupProbe"]
     settings = of_kind(documents, "ConfigMap")["data"]
     start_s = probe["periodSeconds"] * probe["failureThreshold"]
@@ -203,23 +183,14 @@ def test_a_start_may_take_what_triton_may_take() -> None:
     assert of_kind(documents, "Deployment")["spec"]["progressDeadlineSeconds"] > start_s
 
 
-def test_kserves_container_is_kubernetes_container() -> None:
-    runtime = of_kind(built(KUBERNETES / "kserve"), "ServingRuntime")["spec"]
-    pod = {"containers": runtime["containers"], "volumes": runtime["volumes"]}
-    kubernetes_validate.validate(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}, VERSIONS[-1], strict=True
-    )
-    assert [each["name"] for each in runtime["containers"]] == ["kserve-container"]
-
-
-def test_kserves_service_names_its_runtime() -> None:
+def test_kserves_container_is_kubernetes_container_and_its_service_names_its_runtime() -> None:
     documents = built(KUBERNETES / "kserve")
     runtime = of_kind(documents, "ServingRuntime")
+    spec = {name: runtime["spec"][name] for name in ("containers", "volumes")}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
+    kubernetes_validate.validate(pod, VERSIONS[-1], strict=True)
+    assert [each["name"] for each in spec["containers"]] == ["kserve-container"]
     model = of_kind(documents, "InferenceService")["spec"]["predictor"]["model"]
     assert model["runtime"] == runtime["metadata"]["name"]
     formats = [(each["name"], each["version"]) for each in runtime["spec"]["supportedModelFormats"]]
     assert (model["modelFormat"]["name"], model["modelFormat"]["version"]) in formats
-
-
-def _documents(name: str) -> list[Document]:
-    return [each for each in built(KUBERNETES / name) if each["apiVersion"] not in OWN]
