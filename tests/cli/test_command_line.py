@@ -131,7 +131,8 @@ def test_every_command_reads_settings_by_the_same_parser(
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
             assert main(command) == 2
-        assert capsys.readouterr().err.startswith(f"E1006 InvalidSetting: {name} must be ")
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.startswith(f"E1006 InvalidSetting: {name} must be ")) == ("", True)
 
 
 def test_cogs_server_is_not_started_with_what_cog_would_ignore(tmp_path: Path) -> None:

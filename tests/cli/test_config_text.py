@@ -19,16 +19,8 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 def test_any_config_survives_being_written(args: dict[str, Any], name: str) -> None:
     step = {"script": "x.py", "output_dir": "./" + name.replace("..", "."), "args": args}
     build = {"executable": "trtllm-build", "output_dir": "o", "fit_lengths": True}
-    config = BuildConfig.model_validate(
-        {
-            "version": 1,
-            "model_id": "a/b",
-            "revision": "1.0",
-            "quantize": step,
-            "build": build,
-            "target": {"gpus": 2},
-        }
-    )
+    more = {"quantize": step, "build": build, "target": {"gpus": 2}}
+    config = BuildConfig.model_validate({"version": 1, "model_id": "a/b", "revision": "1.0", **more})
     text = config_text(config)
     assert parse_config(text.encode(), shown="x", folder=None).config == config
 

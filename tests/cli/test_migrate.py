@@ -9,7 +9,7 @@ import yaml
 
 from builder.config.file import read_config
 from builder.trtllm.rules import check
-from cli.main import EXIT_FAILED, EXIT_WRONG_INPUT, main
+from cli.main import main
 
 OLD = """
 model_id: sshleifer/tiny-gpt2
@@ -33,10 +33,10 @@ merge: true
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
-    path = tmp_path / "old.yaml"
-    path.write_text(OLD)
-    return path
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("old.yaml").write_text(OLD)
+    return Path("old.yaml")
 
 
 def test_the_file_written_builds_the_same_and_tells_what_changed(
@@ -74,36 +74,24 @@ def test_a_token_is_neither_printed_nor_written(old: Path, capsys: pytest.Captur
     assert "hf_token" not in yaml.safe_load(printed.out)
 
 
-def test_a_config_for_another_engine_stays_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_config_for_another_engine_stays_as_it_is(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old.write_text("engine: transformers\nmodel_id: a/b # mine\n")
+    assert main(["migrate", str(old)]) == 0
+    assert capsys.readouterr().out == old.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "destination", "code", "told"),
+    [
+        (OLD.replace("hidden_act", "hiden_act"), "new.yaml", 2, "E1220 UnknownFlag: build.args.hiden_act"),
+        (OLD, "none/new.yaml", 1, "E2306"),
+        ("hello", "new.yaml", 2, "The build config old.yaml can't be read: a mapping"),
+    ],
+)
+def test_what_can_not_be_read_built_or_written_is_told_and_nothing_written(
+    old: Path, text: str, destination: str, code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text("engine: transformers\nmodel_id: a/b # mine\n")
-    assert main(["migrate", str(path)]) == 0
-    assert capsys.readouterr().out == path.read_text()
-
-
-def test_what_can_not_be_built_is_refused_and_nothing_written(
-    old: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old.write_text(OLD.replace("hidden_act", "hiden_act"))
-    new = old.with_name("new.yaml")
-    assert main(["migrate", str(old), "-o", str(new)]) == EXIT_WRONG_INPUT
-    assert "E1220 UnknownFlag: build.args.hiden_act" in capsys.readouterr().err
-    assert not new.exists()
-
-
-def test_a_place_that_can_not_be_written_is_an_error_of_one_sentence(
-    old: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["migrate", str(old), "-o", str(old.parent / "none" / "new.yaml")]) == EXIT_FAILED
-    assert "E2306" in capsys.readouterr().err
-
-
-def test_a_file_that_is_no_config_is_named_as_it_was_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("notes.txt").write_text("hello")
-    assert main(["migrate", "notes.txt"]) == EXIT_WRONG_INPUT
-    assert "The build config notes.txt can't be read: a mapping" in capsys.readouterr().err
+    old.write_text(text)
+    assert main(["migrate", old.name, "-o", destination]) == code
+    assert told in capsys.readouterr().err
+    assert not Path(destination).exists()

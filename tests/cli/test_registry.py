@@ -119,8 +119,7 @@ def test_the_token_is_asked_for_once_with_the_users_credentials_and_all_scopes(
 ) -> None:
     assert registry.manifest(reference) == {"layers": [], "mediaType": "application/x"}
     registry.manifest(reference)
-    tokens = [(path, authorization) for _, path, authorization in server.requests if "/token" in path]
-    ((path, authorization),) = tokens
+    ((_, path, authorization),) = (request for request in server.requests if "/token" in request[1])
     assert authorization == CREDENTIALS
     assert parse_qs(urlsplit(path).query) == {
         "a": ["b"],
@@ -152,25 +151,13 @@ def test_what_is_stored_and_mounted_goes_where_the_registry_says(
     assert digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-@pytest.mark.parametrize(
-    ("status", "error"),
-    [(403, RegistryAccessDenied), (404, ImageNotFound), (429, RegistryFailed), (503, RegistryFailed)],
-)
-def test_a_refusal_is_coded(
-    server: RegistryStandIn,
-    registry: Registry,
-    reference: ImageReference,
-    status: int,
-    error: type[Exception],
-) -> None:
-    server.status = status
-    with pytest.raises(error):
-        registry.manifest(reference)
-
-
-def test_a_registry_that_is_not_there_is_coded(
+def test_a_refusal_and_a_registry_that_is_not_there_are_coded(
     server: RegistryStandIn, registry: Registry, reference: ImageReference
 ) -> None:
+    refusals = {403: RegistryAccessDenied, 404: ImageNotFound, 429: RegistryFailed, 503: RegistryFailed}
+    for server.status, error in refusals.items():
+        with pytest.raises(error):
+            registry.manifest(reference)
     server.close()
     with pytest.raises(RegistryFailed, match="nothing listens there"):
         registry.manifest(reference)

@@ -21,9 +21,7 @@ from tests.test_layout import tracked_files
 
 pytestmark = pytest.mark.slow
 
-_FOLDERS = (
-    *("builder", "cli", "engine", "errors", "mock_cog_triton", "perf", "runner", "triton_model_repo"),
-)
+_FOLDERS = ("builder", "cli", "engine", "errors", "mock_cog_triton", "perf", "runner", "triton_model_repo")
 _REQUIREMENTS = SOURCE_ROOT / "requirements"
 
 
@@ -63,16 +61,12 @@ def test_it_holds_every_file_of_its_folders_and_no_other(wheel: Path) -> None:
 
 
 def test_its_extra_asks_for_what_the_engine_environment_has(wheel: Path) -> None:
-    lines = [
-        line
-        for name in ("engine", "torch-cuda")
-        for line in (SOURCE_ROOT / "requirements" / f"{name}.in").read_text().splitlines()
-    ]
+    files = [_REQUIREMENTS / f"{name}.in" for name in ("engine", "torch-cuda")]
+    lines = [line for file in files for line in file.read_text().splitlines()]
     with zipfile.ZipFile(wheel) as content:
         (name,) = (each for each in content.namelist() if each.endswith("/METADATA"))
-        asked = re.findall(
-            r"^Requires-Dist: (.*) extra == .serve.$", content.read(name).decode(), re.MULTILINE
-        )
+        metadata = content.read(name).decode()
+    asked = re.findall(r"^Requires-Dist: (.*) extra == .serve.$", metadata, re.MULTILINE)
     engine = {str(Requirement(line)) for line in lines if line and line[0] not in "#-"}
     extra = {str(Requirement(re.sub(r";$| and$", "", each.strip()).strip())) for each in asked}
     assert extra <= engine
