@@ -18,7 +18,6 @@ from runner.http.server import OTHER_FILES, HTTPServer
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
 from runner.observability.tracing import Tracing
 from runner.settings.settings import Settings
-from runner.supervision.client_sockets import hold_bursts
 
 _KEEP_ALIVE_S = 75
 """Longer than clients and proxies keep an idle connection: a client must not send on one that we close."""
@@ -53,8 +52,6 @@ class Server:
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(each, self.stopped.set)
         await self._server.listen(listeners)
-        for listener in listeners:
-            hold_bursts(listener)
         await self._server.serve(self.stopped, self._others)
         await self._shut_down()
 

@@ -180,7 +180,6 @@ class HTTPConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         parser = self._parser
-        self._is_in_head = False
         limits = self.registry.limits
         if self._head_bytes > limits.max_head_bytes:
             raise HeaderTooLarge(max_bytes=limits.max_head_bytes)
@@ -194,6 +193,7 @@ class HTTPConnection(asyncio.Protocol):
         http_version = parser.get_http_version()
         self._expects_continue = check_head(http_version, self._headers)
         target = split_target(method, self._url)
+        self._is_in_head = False  # Only now: what is refused before leaves earlier requests their answers.
         if target.authority is not None:
             others = [each for each in self._headers if each[0] != b"host"]
             self._headers = [(b"host", target.authority), *others]
@@ -214,7 +214,8 @@ class HTTPConnection(asyncio.Protocol):
         exchange = scope[EXCHANGE_KEY] = Exchange(
             self,
             scope,
-            keeps_alive=http_version != "1.0" and parser.should_keep_alive(),
+            is_absolute=target.authority is not None,
+            keeps_alive=parser.should_keep_alive(),
             expects_continue=self._expects_continue,
         )
         self._last = exchange
@@ -269,6 +270,14 @@ class HTTPConnection(asyncio.Protocol):
 
     def resume(self) -> None:
         self.flow.resume_reading(_HELD)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of answers that the client has not read."""
+        return self.transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        self.transport.abort()
 
     def is_closing(self) -> bool:
         return self.transport.is_closing()

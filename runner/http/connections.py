@@ -47,6 +47,13 @@ class Connection(Protocol):
         """Close the connection, after an answer if it waits for one."""
         ...
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of answers that the client has not read."""
+        ...
+
+    def abort(self) -> None: ...
+
     def shut_down(self) -> None:
         """Close the connection, once what was received is answered."""
         ...

@@ -92,13 +92,22 @@ class Exchange:
     """One request and its answer, whose head is sent with the beginning of its body."""
 
     def __init__(
-        self, connection: HTTPConnection, scope: Scope, *, keeps_alive: bool, expects_continue: bool
+        self,
+        connection: HTTPConnection,
+        scope: Scope,
+        *,
+        is_absolute: bool,
+        keeps_alive: bool,
+        expects_continue: bool,
     ) -> None:
-        """``keeps_alive``: the connection stays open. ``expects_continue``: the client waits for a 100."""
+        """``expects_continue``: the client waits for a 100."""
         self._connection = connection
         self._scope: Scope | None = scope
         """Which refers to this; None: it runs, or its client has disconnected."""
+        self.is_absolute = is_absolute
+        """The request's target is a URL."""
         self.keeps_alive = keeps_alive
+        """The connection stays open."""
         self._expects_continue = expects_continue
         self._request_body = bytearray()
         """What the application has not taken."""
@@ -108,7 +117,8 @@ class Exchange:
         self._head = b""
         """Of the answer, while it waits for the body."""
         self._sends_body = scope["method"] != "HEAD"
-        self._is_chunked = scope["http_version"] != "1.0"  # Else the end of the connection ends the answer.
+        self._is_version_1_0 = scope["http_version"] == "1.0"
+        self._is_chunked = False
         self.has_started = False
         """The answer has begun."""
         self.is_complete = False
@@ -122,6 +132,8 @@ class Exchange:
         if scope is None:
             return
         try:
+            if not self._connection.flow.is_writable:
+                await self._connection.flow.drain()  # The client has not read the answers before.
             await application(scope, self.receive, self.send)
         except Exception:
             _logger.exception("%s %r failed", scope["method"], scope["path"])
@@ -177,53 +189,82 @@ class Exchange:
         return {"type": "http.request", "body": body, "more_body": not self._is_received}
 
     async def send(self, message: Message) -> None:
-        connection = self._connection
-        if not connection.flow.is_writable:
-            await connection.flow.drain()
-        if self.is_disconnected:
-            return
+        flow = self._connection.flow
+        if not flow.is_writable:
+            await flow.drain()
         if message["type"] == "http.response.start":
-            self._start(message["status"], message["headers"])
-            return
-        is_last = not message.get("more_body", False)
-        _WRITES.send()
-        head, self._head = self._head, b""
-        connection.transport.write(head + self._part(message.get("body", b""), is_last=is_last))
-        if is_last:
-            self.is_complete = True
-            self._wake()
-            if not self.keeps_alive:
-                connection.transport.close()
-            connection.answered()
+            self.start(message["status"], message["headers"])
+        elif message.get("more_body", False):
+            self._write(message.get("body", b""))
+        else:
+            self.finish(message.get("body", b""))
 
     def is_ready(self) -> bool:
         return self._connection.flow.is_writable and not self.is_disconnected
 
-    def write(self, data: bytes) -> None:
-        _WRITES.add(self._connection.transport, self._part(data))
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of answers that the client has not read."""
+        return self._connection.transport.get_write_buffer_size()
 
-    def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """``headers``: by lower-case names, without ``connection``, and without line breaks."""
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._connection.transport.abort()
+
+    def write(self, data: bytes) -> None:
+        """Send a part of the answer's body, with what others write in this step of the event loop."""
+        if not self.is_disconnected:
+            _WRITES.add(self._connection.transport, self._part(data))
+
+    def finish(self, data: bytes = b"") -> None:
+        """Send the last part of the answer."""
+        if self.is_disconnected:
+            return
+        self._write(data, is_last=True)
+        self.is_complete = True
+        self._wake()
+        if not self.keeps_alive:
+            self._connection.transport.close()
+        self._connection.answered()
+
+    def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+        """Send a whole answer."""
+        self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
+        self.finish(body)
+
+    def _write(self, data: bytes, *, is_last: bool = False) -> None:
+        if not self.is_disconnected:
+            _WRITES.send()
+            self._connection.transport.write(self._part(data, is_last=is_last))
+
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Begin the answer. ``headers``: by lower-case names, without ``connection`` and line breaks."""
         self.has_started = True
         self._expects_continue = False
         self._sends_body = self._sends_body and status not in _WITHOUT_BODY
         lines = [status_line(status), b"date: %b\r\n" % date()]
+        has_length = False
         for name, value in headers:
             lines.append(b"%b: %b\r\n" % (name, value))
-            if name == b"content-length":
-                self._is_chunked = False
+            has_length = has_length or name == b"content-length"
+        self._is_chunked = not (has_length or self._is_version_1_0)
+        if self._is_version_1_0 and not has_length:
+            self.keeps_alive = False  # The end of the connection ends the answer.
         if not self.keeps_alive:
             lines.append(b"connection: close\r\n")
+        elif self._is_version_1_0:
+            lines.append(b"connection: keep-alive\r\n")
         if self._sends_body and self._is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
         self._head = b"".join(lines)
 
     def _part(self, body: bytes, *, is_last: bool = False) -> bytes:
-        """A part of the answer's body, as it is sent."""
+        """Return a part of the answer's body as it is sent, after the head if that was not sent yet."""
+        head, self._head = self._head, b""
         if not self._sends_body:
-            return b""
+            return head
         if not self._is_chunked:
-            return body
-        chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            return head + body
+        chunk = b"%b%x\r\n%b\r\n" % (head, len(body), body) if body else head
         return chunk + b"0\r\n\r\n" if is_last else chunk

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from runner.http.connection import HTTPConnection, Refuse
 from runner.http.connections import Connections, Limits
+from runner.supervision.client_sockets import hold_bursts
 
 _TICK_S = 0.1
 _ACCEPTED_AT_ONCE = 64
@@ -37,6 +38,7 @@ class HTTPServer:
         for each in listeners:
             server = await loop.create_server(self.connection, sock=each, backlog=_ACCEPTED_AT_ONCE)
             self._servers.append(server)
+            hold_bursts(each)
 
     async def serve(self, stopped: asyncio.Event, others: Sequence[socket.socket] = ()) -> None:
         """Watch the connections until ``stopped``. ``others``: sockets on which other processes listen."""

@@ -15,13 +15,15 @@ from typing import Any
 from hpack import Encoder
 
 from errors.triton import TritonUnavailable
+from runner.http.connection import HTTPConnection
+from runner.http.connections import Connections, Limits
 from runner.settings.api_keys import APIKeys
 from runner.settings.ports import TritonPorts
 from runner.supervision.health import HTTPAnswer
-from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc.server import GRPCConnection, GRPCServer
-from runner.triton_server.front.http.connection import HTTPConnection
-from runner.triton_server.front.http.server import HTTPServer
+from runner.triton_server.front.http.answers import refusal
+from runner.triton_server.front.http.application import Application
+from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.triton_http import TritonHTTP
 from tests.fuzz.bounds import bounded
 from tests.fuzz.choices import Choices
@@ -68,6 +70,8 @@ class Transport(asyncio.Transport):
         self._is_closing = False
         self.is_paused = False
         self.written = bytearray()
+        self.max_size = 0
+        """Bytes of one read, set by the connection."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
@@ -121,17 +125,34 @@ def front_grpc(data: bytes) -> None:
 async def _http(choices: Choices) -> None:
     triton, inferences = stand_in()
     is_managed, keys = choices.flag(), APIKeys(choices.of(((), ("key",))))
-    server = HTTPServer(inferences, UnreachableTriton(), keys, lambda: True, is_managed=is_managed)
-    connections: Connections[HTTPConnection] = Connections()
-    budget = inferences.budget
-    connection = HTTPConnection(server.handle, server.check, connections, budget, _MAX_BODY_BYTES)
+    connection = http_connection(inferences, keys, is_managed=is_managed)
+    connections = connection.registry
     sent = b"".join(_http_request(choices) for _ in range(1 + choices.below(3)))
     written = await _converse(connection, _cut(choices, sent), triton, choices)
     assert not written or written.startswith(b"HTTP/1.1 "), written[:100]
-    assert not server._tasks
+    assert not connections.tasks
     assert not list(connections)
     triton.disconnect()  # What clients have left counts until Triton ends it.
-    assert (inferences.running, budget.held_bytes) == (0, 0)
+    assert (inferences.running, inferences.budget.held_bytes) == (0, 0)
+
+
+def http_connection(inferences: Inferences, keys: APIKeys, *, is_managed: bool) -> HTTPConnection:
+    application = Application(
+        inferences,
+        UnreachableTriton(),
+        keys,
+        lambda: True,
+        max_body_bytes=_MAX_BODY_BYTES,
+        is_managed=is_managed,
+    )
+    limits = Limits(
+        max_connections=3,
+        max_head_bytes=1 << 14,
+        max_body_bytes=_MAX_BODY_BYTES,
+        receive_timeout_s=60,
+        idle_timeout_s=60,
+    )
+    return HTTPConnection(application, Connections(limits), refusal)
 
 
 async def _grpc(choices: Choices) -> None:
@@ -171,7 +192,10 @@ async def _converse(
             for _ in range(20):
                 if not rest or transport.is_closing():
                     break
-                if not transport.is_paused:
+                if not transport.is_paused and isinstance(connection, HTTPConnection):
+                    connection.data_received(rest[: transport.max_size])
+                    rest = rest[transport.max_size :]
+                elif not transport.is_paused:
                     buffer = connection.get_buffer(-1)
                     size = min(len(rest), len(buffer))
                     buffer[:size], rest = rest[:size], rest[size:]

@@ -6,21 +6,22 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
-from functools import partial
+from typing import Protocol
 
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.triton_front import front_socket_path
+from runner.http.connections import Limits
+from runner.http.server import HTTPServer
 from runner.observability.logs import set_up_logging
 from runner.settings.api_keys import APIKeys
 from runner.supervision.tuning import freeze_loaded_objects, return_free_memory
 from runner.triton_server.direct import DirectResponses
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.connections import ClientConnection, Connections
-from runner.triton_server.front.grpc.server import GRPCConnection, GRPCServer
-from runner.triton_server.front.http.connection import HTTPConnection
-from runner.triton_server.front.http.server import HTTPServer
+from runner.triton_server.front.grpc.server import GRPCServer
+from runner.triton_server.front.http.answers import refusal
+from runner.triton_server.front.http.application import Application
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.models import Models
 from runner.triton_server.front.start import FrontStart
@@ -28,11 +29,25 @@ from runner.triton_server.front.triton_http import TritonHTTP
 from runner.triton_server.grpc_client.triton import Triton
 
 _MAX_HELD_BYTES = 32 << 20
-"""Of requests that arrive, or that Triton has not begun to answer."""
+"""Size of requests that arrive by gRPC, or that Triton has not begun to answer."""
+_MAX_CONNECTIONS = 2048
+"""Number of connections by HTTP. Each takes 4 KiB, besides what of its request has arrived."""
+_MAX_METRICS_CONNECTIONS = 256
+_MAX_HEAD_BYTES = 1 << 14
+_RECEIVE_TIMEOUT_S = 60.0
+_IDLE_TIMEOUT_S = 75.0
+"""Longer than clients and proxies keep an idle connection: a client must not send on one that we close."""
 _MAX_UNREAD_BYTES = 16 << 20
 """Of answers that clients have not read; beyond it the slowest client is disconnected."""
 _WATCH_S = 0.5
 _TRIM_S = 5.0
+
+
+class _Connection(Protocol):
+    @property
+    def unread_bytes(self) -> int: ...
+
+    def abort(self) -> None: ...
 
 
 async def serve(start: FrontStart) -> None:
@@ -60,7 +75,14 @@ async def serve(start: FrontStart) -> None:
             return inferences.is_connected and (engine is None or engine.is_ready)
 
         triton_http = TritonHTTP(start.triton)
-        http = HTTPServer(inferences, triton_http, keys, is_engine_ready, is_managed=is_managed)
+        application = Application(
+            inferences,
+            triton_http,
+            keys,
+            is_engine_ready,
+            max_body_bytes=max_body_bytes,
+            is_managed=is_managed,
+        )
         grpc = GRPCServer(
             inferences,
             triton_http,
@@ -70,22 +92,23 @@ async def serve(start: FrontStart) -> None:
             max_body_bytes=max_body_bytes,
             is_managed=is_managed,
         )
-        connections: Connections[HTTPConnection] = Connections()
-        new = partial(HTTPConnection, check=http.check, connections=connections, budget=budget)
-        await _listen(exits, start.http_fd, partial(new, http.handle, max_body_bytes=max_body_bytes))
+        http = HTTPServer(application, _limits(_MAX_CONNECTIONS, max_body_bytes), refusal)
+        metrics = HTTPServer(application.metrics_port, _limits(_MAX_METRICS_CONNECTIONS, 0), refusal)
+        await http.listen([socket.socket(fileno=start.http_fd)])
+        await metrics.listen([socket.socket(fileno=start.metrics_fd)])
         await _listen(exits, start.grpc_fd, grpc.connection)
-        await _listen(exits, start.metrics_fd, partial(new, http.handle_metrics, max_body_bytes=0))
         freeze_loaded_objects()
+        groups = (http.connections, metrics.connections, grpc.connections)
         tasks = [
-            asyncio.create_task(_watch_unread(connections, grpc.connections)),
+            *(asyncio.create_task(each.serve(stopped)) for each in (http, metrics)),
+            asyncio.create_task(_watch_unread(groups)),
             asyncio.create_task(inferences.stay_connected()),
             asyncio.create_task(_return_memory()),
         ]
         await stopped.wait()
         for task in tasks:
             task.cancel()
-        everyone: list[ClientConnection] = [*connections, *grpc.connections]
-        for connection in everyone:
+        for connection in _all(groups):
             connection.abort()
         triton.close()
 
@@ -97,12 +120,25 @@ async def _listen(exits: AsyncExitStack, fd: int, new_connection: Callable[[], a
     await server.start_serving()
 
 
-async def _watch_unread(*groups: Connections[HTTPConnection] | Connections[GRPCConnection]) -> None:
+def _limits(max_connections: int, max_body_bytes: int) -> Limits:
+    return Limits(
+        max_connections=max_connections,
+        max_head_bytes=_MAX_HEAD_BYTES,
+        max_body_bytes=max_body_bytes,
+        receive_timeout_s=_RECEIVE_TIMEOUT_S,
+        idle_timeout_s=_IDLE_TIMEOUT_S,
+    )
+
+
+def _all(groups: Iterable[Iterable[_Connection]]) -> list[_Connection]:
+    return [each for group in groups for each in group]
+
+
+async def _watch_unread(groups: Iterable[Iterable[_Connection]]) -> None:
     """Disconnect the slowest clients while all together leave too much unread."""
     while True:
         await asyncio.sleep(_WATCH_S)
-        connections: list[ClientConnection] = [each for group in groups for each in group]
-        unread = {each: size for each in connections if (size := each.unread_bytes)}
+        unread = {each: size for each in _all(groups) if (size := each.unread_bytes)}
         while sum(unread.values()) > _MAX_UNREAD_BYTES:
             slowest = max(unread, key=unread.__getitem__)
             del unread[slowest]

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from errors import find_in_text
-from errors.api import InvalidAPIKey, UnsupportedHTTP
+from errors.api import InvalidAPIKey, ReceivingTooMuch, UnsupportedHTTP
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnded
 from errors.requests import UnsupportedArgument
@@ -40,6 +40,7 @@ _STATUSES: dict[type[CodedError], tuple[int, int]] = {
     RequestTooLarge: (413, RESOURCE_EXHAUSTED),
     TooManyInferences: (429, RESOURCE_EXHAUSTED),
     QueueFull: (429, RESOURCE_EXHAUSTED),
+    ReceivingTooMuch: (429, RESOURCE_EXHAUSTED),
     UnsupportedArgument: (400, UNIMPLEMENTED),
     TritonTimeout: (504, UNAVAILABLE),
     **dict.fromkeys(_UNAVAILABLE, (503, UNAVAILABLE)),

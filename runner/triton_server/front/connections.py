@@ -1,4 +1,4 @@
-"""The connections of one port, and those that give way when there are too many."""
+"""The connections of the gRPC port, and those that give way when there are too many."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 from runner.supervision.turns import Turns
-
-MAX_CONNECTIONS = 2048
-"""By HTTP. Each takes 4 KiB, besides what of its request has arrived."""
 
 
 class ClientConnection(Protocol):
@@ -31,7 +28,7 @@ T = TypeVar("T", bound=ClientConnection)
 class Connections(Generic[T]):
     """A further one takes the place of the idle one that was opened first."""
 
-    def __init__(self, most: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._opened: dict[T, None] = {}
         self.turns = Turns()

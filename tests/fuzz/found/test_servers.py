@@ -13,13 +13,11 @@ from tritonclient.grpc import service_pb2 as pb
 
 from errors.coded_error import CodedError
 from runner.engines.protocol.messages import Ready
+from runner.http.connection import HTTPConnection
 from runner.settings.api_keys import APIKeys
 from runner.slot.request import parse_row
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc.server import GRPCServer
-from runner.triton_server.front.http.connection import HTTPConnection
-from runner.triton_server.front.http.server import HTTPServer
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.tensors import adapt
 from runner.triton_server.grpc_client.connection import TritonConnection
@@ -145,13 +143,10 @@ def test_a_diversity_of_beams_that_is_no_number_is_refused() -> None:
 
 def received(inferences: Inferences, request: bytes) -> tuple[HTTPConnection, front.Transport]:
     """A connection of the front that has just got the request."""
-    server = HTTPServer(inferences, front.UnreachableTriton(), APIKeys(()), lambda: True, is_managed=False)
-    connections: Connections[HTTPConnection] = Connections()
-    connection = HTTPConnection(server.handle, server.check, connections, Budget(1 << 20), 1 << 16)
+    connection = front.http_connection(inferences, APIKeys(()), is_managed=False)
     transport = front.Transport(is_read=True)
     connection.connection_made(transport)
-    connection.get_buffer(-1)[: len(request)] = request
-    connection.buffer_updated(len(request))
+    connection.data_received(request)
     return connection, transport
 
 
@@ -160,9 +155,12 @@ def test_many_responses_at_once_are_one_answer_of_generate() -> None:
         triton, inferences = stand_in()
         request = b"POST /v2/models/tensorrt_llm/generate HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
         _, transport = received(inferences, request)
+        for _ in range(4):
+            await asyncio.sleep(0)
         (call,) = triton.calls
         for _ in range(4):
             call.on_message(b"")
+            await asyncio.sleep(0)
         assert transport.written.count(b"HTTP/1.1") == 1
 
     asyncio.run(talk())
@@ -173,6 +171,8 @@ def test_work_for_a_client_that_leaves_at_once_is_never_begun(recwarn: pytest.Wa
         _, inferences = stand_in()
         connection, transport = received(inferences, b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")
         connection.connection_lost(None)
+        for _ in range(4):
+            await asyncio.sleep(0)
         assert not transport.written
 
     asyncio.run(talk())

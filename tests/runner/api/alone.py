@@ -81,7 +81,7 @@ class APIAlone:
             lambda failure: True,
             start_timeout_s=DEADLINE_S,
         )
-        self.api = APIServers(settings, socket_path, "", log=log, on_failure=lambda failure: True)
+        self.api = APIServers(settings, socket_path, None, log=log, on_failure=lambda failure: True)
         self.engine.begin()
         announce(arrival, Arrived((END_ID,), END_ID))
         await self.engine.wait_ready()

@@ -11,9 +11,11 @@ from typing import Any
 class Transport(asyncio.Transport):
     """Connected at once. ``feed`` brings what the other side sends."""
 
-    def __init__(self, protocol: asyncio.BufferedProtocol) -> None:
+    def __init__(self, protocol: asyncio.BufferedProtocol | asyncio.Protocol) -> None:
         super().__init__()
-        self._protocol: asyncio.BufferedProtocol | None = protocol
+        self._protocol: asyncio.BufferedProtocol | asyncio.Protocol | None = protocol
+        self.max_size = 1 << 14
+        """Bytes of one read, set by the protocol."""
         self._is_closing = False
         self.is_lost = False
         self.sent = bytearray()
@@ -27,6 +29,10 @@ class Transport(asyncio.Transport):
     def feed(self, data: bytes) -> None:
         while data and not self._is_closing:
             assert self._protocol is not None
+            if isinstance(self._protocol, asyncio.Protocol):
+                read, data = data[: self.max_size], data[self.max_size :]
+                self._protocol.data_received(read)
+                continue
             buffer = memoryview(self._protocol.get_buffer(-1))
             size = min(len(buffer), len(data))
             buffer[:size] = data[:size]
@@ -40,6 +46,8 @@ class Transport(asyncio.Transport):
         protocol.connection_lost(None)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.is_lost:
+            return
         assert not self.has_ended
         self.sent += data
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from runner.triton_server.front.connections import MAX_CONNECTIONS, Connections
+from runner.triton_server.front.connections import Connections
+
+MAX_CONNECTIONS = 100
 
 
 class _Connection:
@@ -17,7 +19,7 @@ class _Connection:
 
 
 def test_many_that_come_at_once_each_take_the_place_of_another() -> None:
-    connections: Connections[_Connection] = Connections()
+    connections: Connections[_Connection] = Connections(MAX_CONNECTIONS)
     first = [_Connection(is_idle=number >= 10) for number in range(MAX_CONNECTIONS)]
     further = [_Connection(is_idle=False) for _ in range(MAX_CONNECTIONS)]
     for each in [*first, *further]:

@@ -1,0 +1,132 @@
+"""Requests of Triton's HTTP API on one connection: what is held of them, and answers that fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from runner.settings.api_keys import APIKeys
+from runner.triton_server.front.http.answers import refusal
+from runner.triton_server.front.http.application import Application
+from tests.fuzz.front_connections import UnreachableTriton
+from tests.fuzz.triton_standin import StandInTriton, stand_in
+from tests.hostile import chunked, request
+from tests.runner.http.client import MAX_BODY_BYTES, Client, run, settle
+
+GENERATE = "/v2/models/tensorrt_llm/generate"
+
+
+class Front(Client):
+    """A client of the front of a stand-in of Triton."""
+
+    def __init__(self, *keys: str) -> None:
+        self.triton: StandInTriton
+        self.triton, self.inferences = stand_in()
+        application = Application(
+            self.inferences,
+            UnreachableTriton(),
+            APIKeys(keys),
+            lambda: True,
+            max_body_bytes=MAX_BODY_BYTES,
+            is_managed=False,
+        )
+        super().__init__(application, refusal)
+
+    def respond(self, *outputs: str) -> None:
+        message = pb.ModelStreamInferResponse()
+        message.infer_response.parameters["triton_final_response"].bool_param = False
+        for each in outputs:
+            message.infer_response.outputs.add(name="a", datatype=each, shape=[1])
+            message.infer_response.raw_output_contents.append(b"\0\0")
+        self.triton.calls[0].on_message(message.SerializeToString())
+
+
+def test_of_a_request_that_triton_has_only_that_is_held() -> None:
+    async def work() -> None:
+        front = Front()
+        await front.send(request(GENERATE, b"{" + b" " * 3000 + b"}"))
+        held = front.inferences.budget.held_bytes
+        assert held == len(front.triton.calls[0].sent[0]) < 1000
+        assert front.registry._buffered_bytes == 0
+        front.transport.lose()
+        await settle()
+        front.triton.finish(front.triton.calls[0])
+        assert (front.inferences.running, front.inferences.budget.held_bytes) == (0, 0)
+
+    run(work)
+
+
+def test_an_answer_that_can_not_be_written_as_json_is_an_error_of_its_own() -> None:
+    async def work() -> None:
+        front = Front()
+        await front.send(request(GENERATE, b"{}"))
+        front.respond("BF16")
+        front.triton.finish(front.triton.calls[0])
+        await settle()
+        assert front.statuses() == [500]
+        assert not front.transport.is_closing()
+
+    run(work)
+
+
+def test_a_client_that_reads_nothing_is_disconnected() -> None:
+    async def work() -> None:
+        front = Front()
+        await front.send(request(f"{GENERATE}_stream", b"{}"))
+        front.transport.is_read = False
+        for _ in range(30_000):
+            if not front.transport.is_lost:
+                front.respond()
+                await asyncio.sleep(0)
+        assert front.transport.is_lost
+        await settle()
+        assert front.triton.calls[0].is_ignored
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (request(GENERATE, b"").replace(b"h: 0", b"h: 99999999999"), 413),
+        (request(GENERATE, b"a" * (MAX_BODY_BYTES + 1)), 413),
+        (chunked(GENERATE, [b"a" * 1000] * 61), 413),
+        (chunked(GENERATE, [b"{}"])[:-2] + b"X: a\r\n" * MAX_BODY_BYTES, 413),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 60_000, 431),
+    ],
+)
+def test_a_request_that_is_too_large_is_refused(data: bytes, status: int) -> None:
+    async def work() -> None:
+        front = Front()
+        answer = await front.send(data)
+        assert front.statuses() == [status]
+        assert b"E1110" in answer
+        assert front.triton.calls == []
+
+    run(work)
+
+
+def test_a_key_is_checked_before_the_body_is_received() -> None:
+    async def work() -> None:
+        front = Front("the-key")
+        head = request(GENERATE, b"{}", "Expect: 100-continue")[:-2]
+        await front.send(head)
+        assert front.statuses() == [401]
+        assert front.transport.is_closing()  # The body may follow or not.
+
+    run(work)
+
+
+def test_a_stream_ends_with_the_error_of_its_inference() -> None:
+    async def work() -> None:
+        front = Front()
+        await front.send(request(f"{GENERATE}_stream", b"{}"))
+        front.respond()
+        front.triton.disconnect()
+        await settle()
+        assert front.statuses() == [200]
+        assert b'data: {"error":"Triton has ended"}\n\n\r\n0\r\n\r\n' in front.transport.sent
+
+    run(work)
