@@ -14,6 +14,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from errors.api import InvalidAPIKey
+from errors.coded_error import CodedError
 from errors.triton_front import ClosedEndpoint, InvalidInference
 from runner.http.exchange import EXCHANGE_KEY, Exchange
 from runner.http.rules import ALLOWED_METHODS
@@ -116,11 +117,8 @@ class Application:
         except Answered:
             pass
         except Exception as exc:  # noqa: BLE001 - each becomes an answer
-            error = coded(exc)
-            if exchange.has_started:
-                exchange.abort()
-            else:
-                exchange.respond(statuses_of(error)[0], error_body(str(error)), JSON)
+            # NOTE: a variable of the error here would be a cycle with its traceback, which holds the body.
+            _respond_error(exchange, coded(exc))
 
     async def _answer(self, request: Request) -> None:
         path, exchange = request.path, request.exchange
@@ -230,6 +228,13 @@ class Application:
             JSONBounds(_MAX_MANAGEMENT_BYTES, "send less", InvalidInference, _MAX_DEPTH).feed(body)
             msgspec.json.decode(body)
         _respond(request.exchange, await self._triton.ask(request.method, request.path, body))
+
+
+def _respond_error(exchange: Exchange, error: CodedError) -> None:
+    if exchange.has_started:
+        exchange.abort()
+    else:
+        exchange.respond(statuses_of(error)[0], error_body(str(error)), JSON)
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:
