@@ -23,8 +23,8 @@ PACKAGES := $(wildcard errors engine builder runner cli perf tools mock_cog_trit
 ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py tests/runner/engines/guides/test_*.py \
 	tests/builder/sizes/test_*_transformers.py)
 IN_PARALLEL := --dist loadgroup --no-loadscope-reorder --numprocesses
-LOCKS := serving engine vllm test dev torch-cuda clients gateways model
-COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
+LOCKS := uv serving engine vllm test dev torch-cuda clients gateways model
+COMPILE := .cache/uv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
 # The command in $(1). Its end by Ctrl-C is no error of make's.
@@ -35,15 +35,20 @@ help: ## list the targets
 
 # Make or renew environments; $(1): which. Its end by Ctrl-C ends make, without an error of make's.
 define set-up
-	@trap : INT; for python in $(or $(PYTHON),python3 python3.11 python3.12 python3.10); do \
-		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2> /dev/null; then \
+	@trap : INT; for python in $(or $(PYTHON),python3.11 python3.12 python3.10 python3); do \
+		if $$python -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2> /dev/null; then \
 			$$python scripts/setup_environment.py $(1); status=$$?; \
 			[ $$status = 130 ] || exit $$status; exit 0; \
 		fi; \
 	done; \
-	echo "E1008 MissingRequirement: $(or $(PYTHON),Python) was not found; install Python 3.10, 3.11 or 3.12" \
-		"(Debian, Ubuntu: apt-get install python3 python3-venv; Fedora: dnf install python3.12)" \
-		"or name one with PYTHON=." >&2; \
+	if [ '$(PYTHON)' ]; then \
+		echo "E1006 InvalidSetting: PYTHON must be the command of a Python 3.10, 3.11 or 3.12 with its module" \
+			"venv, but is '$(PYTHON)'." >&2; \
+	else \
+		echo "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 with its module venv was not found; install it" \
+			"(Debian, Ubuntu: apt-get install python3 python3-venv; Fedora: dnf install python3.12)" \
+			"or name one with PYTHON=." >&2; \
+	fi; \
 	exit 2
 endef
 
@@ -101,7 +106,9 @@ test-images: setup ## build the CPU images with Debian's Nix, run them in a Dock
 	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
 
 test-gpu: setup ## prove the vLLM engine and the stack on this machine's GPU (.venv-vllm, 10 GB)
-	@.venv/bin/python scripts/setup_environment.py vllm
+	@$(if $(filter-out .venv-vllm/bin/python,$(VLLM_PYTHON)),\
+		.cache/uv/bin/uv pip install --python $(VLLM_PYTHON) --require-hashes -r requirements/test.txt,\
+		.venv/bin/python scripts/setup_environment.py vllm)
 	@$(VLLM_PYTHON) -m pytest tests/runner/engines/vllm/test_interface.py
 	@$(RUN) perf peers --model 1b --engine-python $(abspath $(VLLM_PYTHON)) \
 		--servers vllm-rust slot triton-front api-1 cog-events cog-json --workloads 32 256 starts \

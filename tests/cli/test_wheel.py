@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from engine.machine.python import ENGINE_PYTHON_VARIABLE
 from engine.machine.root import SOURCE_ROOT
-from scripts.environment import WHEELS
+from scripts.environment import find_uv, pip_settings
 from tests.test_layout import tracked_files
 
 pytestmark = pytest.mark.slow
@@ -43,15 +43,27 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment of the wheel with its extra ``serve``, and torch's CPU build."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
-    places = [str(WHEELS), *os.environ.get("PIP_FIND_LINKS", "").split()]
-    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", folder / "bin" / "python"]
-    install += ["--no-index", *(f"--find-links={place}" for place in places)]
-    install += ["--constraint", _REQUIREMENTS / "torch-cpu.in", f"{wheel}[serve]"]
-    done = subprocess.run(install, capture_output=True, text=True, check=False)
-    if done.returncode != 0 and not any(WHEELS.glob("*.whl")):
-        pytest.skip(f"the set-up kept no packages in {WHEELS}")
+    constraints = tmp_path_factory.mktemp("constraints") / "constraints.txt"
+    constraints.write_text("\n".join(_pins()))
+    install = [find_uv(), "pip", "install", "--quiet", "--python", folder / "bin" / "python"]
+    command = [*install, "--constraint", constraints, f"{wheel}[serve]"]
+    environment = {**os.environ, **pip_settings()}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder
+
+
+def _pins() -> list[str]:
+    """List what the locks pin, which the set-up left in the cache; of a package in two, the last one."""
+    pins: dict[str, list[str]] = {}
+    for lock in ("engine", "torch-cpu", "serving"):
+        found: dict[str, list[str]] = {}
+        for pin in re.findall(
+            r"^([\w.-]+==[^\\\n]+)", (_REQUIREMENTS / f"{lock}.txt").read_text(), re.MULTILINE
+        ):
+            found.setdefault(pin.partition("==")[0], []).append(pin)
+        pins.update(found)
+    return [pin for each in pins.values() for pin in each]
 
 
 def test_it_holds_every_file_of_its_folders_and_no_other(wheel: Path) -> None:

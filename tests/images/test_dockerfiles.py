@@ -1,13 +1,12 @@
 """The images of ``deploy/docker``, built without Nix, are what Nix builds, and serve.
 
 In place of ``python:3.11-slim-bookworm``, which is in a registry: a base made of Debian packages. In place of
-a package index: the wheels that the set-up keeps.
+a package index: wheels that pip downloads first.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from scripts.environment import WHEELS
+from deploy.docker.environment import download
 from tests.images.container import WITHOUT_RIGHTS, Container, docker, http_server
 from tests.images.result import Result, nix
 
@@ -44,10 +43,10 @@ def base() -> str:
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("wheels")
-    for place in (str(WHEELS), *os.environ.get("PIP_FIND_LINKS", "").split()):
-        for wheel in Path(place).glob("*.whl"):
-            if not (folder / wheel.name).exists():
-                (folder / wheel.name).symlink_to(wheel)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PIP_RETRIES", "0")  # PyTorch's own page may be out of reach.
+        for lock in ("serving", "engine-transformers-cpu"):
+            download(json.loads((ROOT / "nix" / "locks" / f"{lock}.json").read_text())["files"], folder)
     with http_server(folder) as url:
         yield url
 

@@ -1,9 +1,12 @@
-"""Commands that are started with a Python older than ours, as Debian 11's ``python3`` is."""
+"""Commands that are started with another Python than ours, such as an old one (Debian 11's ``python3``)."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,7 +48,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (("-m", "cli", "plan"), "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 (this is 3."),
         (("scripts/test_perf.py",), "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 (this is 3."),
-        (("scripts/setup_environment.py", "all"), "E1006 InvalidSetting: argument must be clients, "),
+        (
+            ("scripts/setup_environment.py",),
+            "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 (this is 3.",
+        ),
     ],
 )
 def test_a_command_tells_in_one_sentence_what_is_missing(
@@ -63,3 +69,15 @@ def test_a_checkout_that_is_set_up_goes_on_with_its_own_python(old_python: str) 
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("cog-triton ")
+
+
+def test_the_python_that_made_the_environment_updates_it(checkout: Path) -> None:
+    maker = checkout / "maker"
+    maker.write_text('#!/bin/sh\necho "$PYTHON" "$2"\n')
+    maker.chmod(0o755)
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / "cog-triton-stamp.json").write_text(json.dumps({"python": str(maker)}))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHON"}
+    command = [sys.executable, "scripts/setup_environment.py", "clients"]
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{maker} clients\n", "")
