@@ -65,48 +65,38 @@ def options_of(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("started")
-def test_serve_listens_on_loopback_by_default(tar: Path) -> None:
+def test_serve_listens_on_loopback_unless_a_variable_or_an_option_says_otherwise(
+    tar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = options_of(str(tar))
     assert (options["host"], options["port"]) == ("127.0.0.1", 5000)
     assert options["extra"]["TRITON_HOST"] == options["extra"]["OPENAI_HOST"] == "127.0.0.1"
-
-
-@pytest.mark.usefixtures("started")
-@pytest.mark.parametrize("name", ["TRITON_HOST", "OPENAI_HOST"])
-def test_a_variable_wins_over_serves_default_and_an_option_over_both(
-    name: str, tar: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, "0.0.0.0")
-    extra = options_of(str(tar))["extra"]
-    assert name not in extra
-    assert len({"TRITON_HOST", "OPENAI_HOST"} & set(extra)) == 1
-    options = options_of(str(tar), "--host", "127.0.0.2")
-    assert (options["host"], options["extra"][name]) == ("127.0.0.2", "127.0.0.2")
-
-
-@pytest.mark.usefixtures("started")
-def test_the_port_is_the_options_else_the_variables(tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT", "5001")
-    assert options_of(str(tar))["port"] == 5001
-    assert options_of(str(tar), "--port", "5002")["port"] == 5002
+    for name, other in (("TRITON_HOST", "OPENAI_HOST"), ("OPENAI_HOST", "TRITON_HOST")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "0.0.0.0")
+            options = options_of(str(tar))
+            assert options["port"] == 5001
+            assert name not in options["extra"]
+            assert other in options["extra"]
+            options = options_of(str(tar), "--host", "127.0.0.2", "--port", "5002")
+            assert (options["host"], options["port"]) == ("127.0.0.2", 5002)
+            assert options["extra"][name] == "127.0.0.2"
 
 
 @pytest.mark.usefixtures("started")
-def test_an_engine_that_is_given_wins_over_every_other(tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_given_wins_over_those_of_variables(
+    tar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("server.yaml").write_text("instantiate: {weights: from-yaml.tar}")
-    monkeypatch.setenv("COG_TRITON_CONFIG", "server.yaml")
+    monkeypatch.setenv("COG_TRITON_CONFIG", str(Path("server.yaml").absolute()))
     monkeypatch.setenv("COG_WEIGHTS", "from-variable.tar")
     assert options_of(str(tar))["extra"]["COG_WEIGHTS"] == str(tar)
-
-
-@pytest.mark.usefixtures("started")
-@pytest.mark.parametrize("name", ["COG_WEIGHTS", "ENGINE_DIR"])
-def test_without_an_engine_that_of_the_variables_is_served(
-    name: str, tar: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(tar.parent)
-    monkeypatch.setenv(name, tar.name)
-    assert options_of()["extra"]["COG_WEIGHTS"] == str(tar)
+    for name in ("COG_WEIGHTS", "ENGINE_DIR"):
+        monkeypatch.delenv("COG_WEIGHTS", raising=False)
+        monkeypatch.setenv(name, tar.name)
+        assert options_of()["extra"]["COG_WEIGHTS"] == str(tar)
 
 
 @pytest.mark.usefixtures("started")
@@ -177,40 +167,38 @@ def test_api_refuses_what_it_can_not_serve(
     assert capsys.readouterr().err.splitlines()[-1].startswith(told)
 
 
-def test_a_command_alone_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ("help", 0, "usage: cog-triton [-h]"),
+        ("help serve", 0, "serve [-h]"),
+        ("--version", 0, "cog-triton "),
+        ("sevre", 2, "did you mean serve?"),
+        ("zzz", 2, "there are plan,"),
+        ("build", 2, "the following arguments are required: config"),
+    ],
+)
+def test_help_the_version_and_what_is_wrong_are_told(
+    arguments: str, code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments.split())
+    assert caught.value.code == code
+    assert told in "".join(capsys.readouterr())
     assert main([]) == 0
     assert capsys.readouterr().out.startswith("usage: cog-triton")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "usage"), [(["help"], "cog-triton [-h]"), (["help", "serve"], "serve [-h]")]
-)
-def test_help_is_a_word_too(arguments: list[str], usage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 0
-    assert usage in capsys.readouterr().out
-
-
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().out.startswith("cog-triton ")
-
-
-@pytest.mark.parametrize(
-    "command",
-    [["plan"], ["build"], ["migrate"], ["inspect"], ["serve"], ["instantiate"]],
-    ids=lambda each: each[0],
-)
-def test_an_unknown_scheme_is_shown_as_it_was_typed(
-    command: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["plan", "build", "migrate", "inspect", "serve", "instantiate", "doctor"])
+def test_an_unknown_scheme_and_a_path_that_can_not_be_looked_at_are_told_in_a_sentence(
+    command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*command, "ftp://host/x"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "ftp://host/x" in line
-    assert "ftp:/host" not in line
+    for given, sentence in (("ftp://host/x", "ftp://host/x"), (5000 * "a", "File name too long")):
+        assert main([command, given]) == 2
+        told = "".join(capsys.readouterr())
+        assert sentence in told
+        assert len(told) < 6000
+        assert "Traceback" not in told
 
 
 @pytest.mark.parametrize(
@@ -311,14 +299,20 @@ def test_instantiate_names_the_file_that_is_wrong(
     assert capsys.readouterr().err.startswith(sentence)
 
 
-@pytest.mark.parametrize("command", [["serve"], ["generate"], ["plan"], ["build"]], ids=lambda each: each[0])
-def test_a_kind_is_not_asked_of_what_has_one(
-    command: list[str], tar: Path, capsys: pytest.CaptureFixture[str]
+def test_a_kind_is_not_asked_of_what_has_one(tar: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["serve"], ["generate", "hi"], ["plan"], ["build"]):
+        for named in (str(tar), str(EXAMPLE)):
+            assert main([command[0], named, *command[1:], "--engine", "vllm"]) == 2
+            assert capsys.readouterr().err.startswith("E1005 InvalidInput: --engine must be left out")
+
+
+def test_generate_checks_its_options_before_it_starts_anything(
+    tar: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rest = ["hi"] if command == ["generate"] else []
-    for named in (str(tar), str(EXAMPLE)):
-        assert main([*command, named, *rest, "--engine", "vllm"]) == 2
-        assert capsys.readouterr().err.startswith("E1005 InvalidInput: --engine must be left out")
+    for option in ("--max-tokens=0", "--top-p=1.5", "--temperature=-1", "--top-k=-2"):
+        assert main(["generate", str(tar), "hi", option]) == 2
+        name = option.partition("=")[0]
+        assert capsys.readouterr().err.startswith(f"E1005 InvalidInput: {name} must be ")
 
 
 def test_metrics_of_no_runner_are_e1008(
@@ -339,27 +333,6 @@ def test_ctrl_c_ends_a_command_where_sigint_is_ignored(
     monkeypatch.setattr("cli.plan.source_of", lambda options: signal.raise_signal(signal.SIGINT))
     assert main(["plan", "config.yaml"]) == 130
     assert capsys.readouterr().err.endswith("stopped\n")
-
-
-@pytest.mark.parametrize("command", ["serve", "inspect", "plan", "build", "doctor", "migrate", "instantiate"])
-def test_a_path_that_can_not_be_looked_at_is_told_in_a_sentence(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([command, 5000 * "a"]) == 2
-    told = "".join(capsys.readouterr())
-    assert "File name too long" in told
-    assert len(told) < 6000
-    assert "Traceback" not in told
-
-
-@pytest.mark.parametrize(("given", "told"), [("sevre", "did you mean serve?"), ("zzz", "there are plan,")])
-def test_an_unknown_command_is_told_the_nearest(
-    given: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main([given])
-    assert caught.value.code == 2
-    assert told in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("started")

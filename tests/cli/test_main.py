@@ -58,17 +58,6 @@ def build_paced(tar: Path) -> Result:
     return cog_triton("build", str(EXAMPLE), "-o", str(tar), COG_TRITON_CACHE=str(cache))
 
 
-def test_usage_errors_exit_with_2_and_say_so() -> None:
-    assert cog_triton("no-such-command").returncode == 2
-    assert cog_triton("build").returncode == 2
-
-
-def test_help_exits_with_0() -> None:
-    result = cog_triton("--help")
-    assert result.returncode == 0
-    assert "build" in result.stdout
-
-
 @pytest.mark.parametrize("command", ["inspect", "serve"])
 def test_an_engine_that_is_not_there_is_e1301_and_exit_2(command: str, tmp_path: Path) -> None:
     missing = tmp_path / "none.tar"
@@ -77,15 +66,6 @@ def test_an_engine_that_is_not_there_is_e1301_and_exit_2(command: str, tmp_path:
     assert str(missing) in one_coded_line(result, "E1301")
     missing.symlink_to(missing)
     assert str(missing) in one_coded_line(cog_triton(command, str(missing)), "E1301")
-
-
-def test_a_bad_config_is_told_by_key_before_anything_is_built(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("engine: transformers\nmodel_idd: x\n")
-    result = cog_triton("build", "config.yaml", cwd=tmp_path, COG_TRITON_CACHE=str(tmp_path / "cache"))
-    assert result.returncode == 2
-    assert "model_idd" in result.stderr
-    assert "model_id" in result.stderr
-    assert not (tmp_path / "engine.tar").exists()
 
 
 def test_a_dry_run_shows_the_steps_and_builds_nothing(tmp_path: Path) -> None:
@@ -144,24 +124,6 @@ def test_an_interrupted_generate_leaves_nothing(paced_tar: Path, tmp_path: Path)
     assert process.returncode == 130
     assert told.startswith(b"note: the model takes at most ")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("--max-tokens", "0"), ("--top-p", "1.5"), ("--temperature", "-1"), ("--top-k", "-2")],
-)
-def test_generate_checks_its_options_before_it_starts_anything(
-    paced_tar: Path, option: str, value: str
-) -> None:
-    result = cog_triton("generate", str(paced_tar), "hi", option, value)
-    assert result.returncode == 2
-    assert option in one_coded_line(result, "E1005")
-
-
-def test_generate_with_a_blank_prompt_is_e1001(paced_tar: Path) -> None:
-    result = cog_triton("generate", str(paced_tar), "  ")
-    assert result.returncode == 2
-    one_coded_line(result, "E1001")
 
 
 def test_an_interrupted_serve_exits_with_130_and_leaves_nothing_running(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,6 +13,7 @@ import pytest
 from cli.registry.client import Registry
 from cli.registry.image_reference import ImageReference, parse_reference
 from errors.image import ImageNotFound, RegistryAccessDenied, RegistryFailed
+from tests.perf.load.scripted_server import Asked, ScriptedServer
 
 BLOB = json.dumps({"architecture": "amd64"}).encode()
 DIGEST = f"sha256:{hashlib.sha256(BLOB).hexdigest()}"
@@ -34,63 +33,39 @@ class RegistryStandIn:
         self.stored: dict[str, bytes] = {}
         self.blob = BLOB
         self.status = 200
-        self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)) for _ in range(2)]
-        for server in self._servers:
-            server.daemon_threads = True
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        self.host, self.storage = (f"127.0.0.1:{server.server_port}" for server in self._servers)
+        self.servers = [ScriptedServer(self._answer) for _ in range(2)]
+        self.host, self.storage = (server.url.removeprefix("http://") for server in self.servers)
 
-    def close(self) -> None:
-        for server in self._servers:
-            server.shutdown()
-            server.server_close()
+    def _answer(self, asked: Asked, write: Callable[[bytes], None]) -> bool:
+        authorization = asked.headers.get("authorization")
+        self.requests.append((asked.method, asked.path, authorization))
+        status, body, header = self._response(asked, authorization)
+        length = f"Content-Length: {len(body)}"
+        head = "\r\n".join([f"HTTP/1.1 {status} -", length, *header, "", ""]).encode()
+        write(head if asked.method == "HEAD" else head + body)
+        return True
 
-
-def _handler(state: RegistryStandIn) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class's name)
-            pass
-
-        def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def _do(self) -> None:
-            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            authorization = self.headers["Authorization"]
-            state.requests.append((self.command, self.path, authorization))
-            parts = urlsplit(self.path)
-            if parts.path == "/token":
-                self._answer(200, b'{"token": "t0ken"}')
-            elif self.headers["Host"] == state.storage:
-                self._answer(200, state.blob)
-            elif authorization != "Bearer t0ken":
-                realm = f'Bearer realm="http://{state.host}/token?a=b",service="stand-in"'
-                self._answer(401, WWW_Authenticate=realm)
-            elif state.status != 200:
-                self._answer(state.status)
-            elif self.command == "POST" and "mount" in parts.query:
-                self._answer(201)
-            elif self.command == "POST":
-                self._answer(202, Location="/uploads/1?state=s")
-            elif self.command == "PUT":
-                state.stored[self.path] = content
-                self._answer(201)
-            elif "/blobs/" in self.path and self.command == "GET":
-                self._answer(307, Location=f"http://{state.storage}/blob?signature=s3cret")
-            elif self.path.endswith("/manifests/there"):
-                self._answer(200, b'{"layers": []}', Content_Type="application/x")
-            else:
-                self._answer(404)
-
-        do_GET = do_HEAD = do_POST = do_PUT = _do  # noqa: N815 (the base class looks for these names)
-
-    return Handler
+    def _response(self, asked: Asked, authorization: str | None) -> tuple[int, bytes, list[str]]:
+        parts = urlsplit(asked.path)
+        if parts.path == "/token":
+            return 200, b'{"token": "t0ken"}', []
+        if asked.headers["host"] == self.storage:
+            return 200, self.blob, []
+        if authorization != "Bearer t0ken":
+            realm = f'Bearer realm="http://{self.host}/token?a=b",service="stand-in"'
+            return 401, b"", [f"WWW-Authenticate: {realm}"]
+        if self.status != 200:
+            return self.status, b"", []
+        if asked.method == "POST":
+            return (201, b"", []) if "mount" in parts.query else (202, b"", ["Location: /uploads/1?state=s"])
+        if asked.method == "PUT":
+            self.stored[asked.path] = asked.body
+            return 201, b"", []
+        if "/blobs/" in asked.path and asked.method == "GET":
+            return 307, b"", [f"Location: http://{self.storage}/blob?signature=s3cret"]
+        if asked.path.endswith("/manifests/there"):
+            return 200, b'{"layers": []}', ["Content-Type: application/x"]
+        return 404, b"", []
 
 
 @pytest.fixture
@@ -99,8 +74,8 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Registry
     auths = {server.host: {"auth": CREDENTIALS.removeprefix("Basic ")}}
     (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    yield server
-    server.close()
+    with server.servers[0], server.servers[1]:
+        yield server
 
 
 @pytest.fixture
@@ -151,13 +126,18 @@ def test_what_is_stored_and_mounted_goes_where_the_registry_says(
     assert digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def test_a_refusal_and_a_registry_that_is_not_there_are_coded(
-    server: RegistryStandIn, registry: Registry, reference: ImageReference
-) -> None:
+def test_a_refusal_is_coded(server: RegistryStandIn, registry: Registry, reference: ImageReference) -> None:
     refusals = {403: RegistryAccessDenied, 404: ImageNotFound, 429: RegistryFailed, 503: RegistryFailed}
     for server.status, error in refusals.items():
         with pytest.raises(error):
             registry.manifest(reference)
-    server.close()
-    with pytest.raises(RegistryFailed, match="nothing listens there"):
+
+
+def test_a_registry_that_is_not_there_is_coded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    reference = parse_reference("127.0.0.1:9/team/llama", "dest")
+    with (
+        Registry(reference, ("base", "team")) as registry,
+        pytest.raises(RegistryFailed, match="nothing listens there"),
+    ):
         registry.manifest(reference)
