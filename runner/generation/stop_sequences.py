@@ -18,7 +18,7 @@ MAX_STOP_BYTES = 4096
 class StopSequences(tuple[str, ...]):
     """Stop sequences without empty ones. Raises E1005 if they are too many or too long."""
 
-    start: State
+    start: SearchState
     """Stands for the empty text."""
     _first_character: re.Pattern[str]
 
@@ -37,7 +37,7 @@ class StopSequences(tuple[str, ...]):
         return made
 
     def _begin(self) -> None:
-        self.start = State(self, 0)
+        self.start = SearchState(self, 0)
         first = "".join(re.escape(each[0]) for each in self)
         self._first_character = re.compile(f"[{first}]" if first else "")
 
@@ -62,25 +62,27 @@ class StopSequences(tuple[str, ...]):
         return found.start() if found else len(text)
 
 
-class State:
+class SearchState:
     """A state of an Aho-Corasick automaton: the longest beginning of a stop sequence that ends a text."""
 
     __slots__ = ("_children", "_shorter", "_stops", "depth", "longest_stop")
 
-    def __init__(self, stops: Iterable[str], depth: int, shorter: State | None = None) -> None:
+    def __init__(self, stops: Iterable[str], depth: int, shorter: SearchState | None = None) -> None:
         self.depth = depth
         """Its length."""
         self._stops = tuple(stops)
         """Those that begin with it."""
         self._shorter = shorter
         """The state of its longest proper suffix that is one; None for the start."""
-        self._children: dict[str, State | None] = {each[depth]: None for each in stops if len(each) > depth}
+        self._children: dict[str, SearchState | None] = {
+            each[depth]: None for each in stops if len(each) > depth
+        }
         """By the next character; None: not made yet."""
         own = next((each for each in stops if depth and len(each) == depth), "")
         self.longest_stop: str = own or (shorter.longest_stop if shorter is not None else "")
         """The longest stop sequence that it ends with, or an empty text."""
 
-    def step(self, character: str) -> State:
+    def step(self, character: str) -> SearchState:
         """The state after one more character of text."""
         state = self
         while character not in state._children:
@@ -89,10 +91,10 @@ class State:
             state = state._shorter
         return state._children[character] or state._grow(character)
 
-    def _grow(self, character: str) -> State:
+    def _grow(self, character: str) -> SearchState:
         # NOTE: this recursion is at most as deep as there are stop sequences: each level needs another one.
         shorter = self if self._shorter is None else self._shorter.step(character)
         depth = self.depth
         stops = [each for each in self._stops if len(each) > depth and each[depth] == character]
-        self._children[character] = child = State(stops, depth + 1, shorter)
+        self._children[character] = child = SearchState(stops, depth + 1, shorter)
         return child

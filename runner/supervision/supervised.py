@@ -31,7 +31,7 @@ _MISSED_HANGING = 3
 """Before a process is killed: if this process was paused, it misses one at most."""
 
 
-class State(enum.Enum):
+class ProcessState(enum.Enum):
     STOPPED = "stopped"
     STARTING = "starting"
     READY = "ready"
@@ -60,7 +60,7 @@ class SupervisedProcess(ABC):
     ) -> None:
         self.child = child
         self.exit_reason = ExitReason()
-        self.state = State.STOPPED
+        self.state = ProcessState.STOPPED
         self.down_reason: str | None = "it was not started"
         """Why it can't take requests, or None while it can."""
         self.restarts = 0
@@ -128,7 +128,7 @@ class SupervisedProcess(ABC):
     @property
     def is_serving(self) -> bool:
         """Whether it takes requests and answers its heartbeat."""
-        return self.state is State.READY
+        return self.state is ProcessState.READY
 
     def begin(self) -> None:
         """Start in the background; ``wait_ready`` waits for it."""
@@ -163,7 +163,7 @@ class SupervisedProcess(ABC):
         """From now on the process may end."""
         await cancelled(self._starting)
         await cancelled(self._supervisor)
-        self.state, self.down_reason = State.STOPPED, "it was stopped"
+        self.state, self.down_reason = ProcessState.STOPPED, "it was stopped"
 
     async def _start(self) -> None:
         await self._try_start()
@@ -171,21 +171,21 @@ class SupervisedProcess(ABC):
 
     async def _try_start(self) -> None:
         """Until the process is ready. Raises a CodedError, and leaves no process then."""
-        self.state = State.STARTING
+        self.state = ProcessState.STARTING
         self.exit_reason.clear()
         try:
             try:
                 await self.launch()
                 await self._await_ready()
             except BaseException:
-                self.state = State.DOWN
+                self.state = ProcessState.DOWN
                 await self._end(self.stop_signal())
                 raise
         except CodedError:
             raise
         except Exception as exc:
             raise self._start_error(f"it can't be run ({type(exc).__name__}: {exc})") from exc
-        self.state, self.down_reason = State.READY, None
+        self.state, self.down_reason = ProcessState.READY, None
 
     async def _await_ready(self) -> None:
         deadline_s, stopped = time.monotonic() + self._start_timeout_s, StoppedWatch()
@@ -213,7 +213,7 @@ class SupervisedProcess(ABC):
                 reason = await self._failure()
             except Exception as exc:  # noqa: BLE001 - a supervisor must not end silently
                 reason = f"it can't be watched ({type(exc).__name__}: {exc})"
-            self.state, self.down_reason = State.DOWN, reason
+            self.state, self.down_reason = ProcessState.DOWN, reason
             self._log(f"{self.child.name} can't go on: {reason}")
             self._backoff.failed()
             if not await self._replace(reason):
@@ -284,13 +284,13 @@ class SupervisedProcess(ABC):
         while True:
             is_answering, _ = await asyncio.gather(self._is_answering(), asyncio.sleep(_HEARTBEAT_S))
             if is_answering:
-                if self.state is State.UNRESPONSIVE:
+                if self.state is ProcessState.UNRESPONSIVE:
                     self._log(f"{self.child.name} answers again")
-                self.state, answered_s, missed = State.READY, time.monotonic(), 0
+                self.state, answered_s, missed = ProcessState.READY, time.monotonic(), 0
                 continue
             missed += 1
             if missed == _MISSED_UNRESPONSIVE:
-                self.state = State.UNRESPONSIVE
+                self.state = ProcessState.UNRESPONSIVE
                 self._log(f"{self.child.name} does not answer")
             if missed >= _MISSED_HANGING and time.monotonic() - answered_s > self._hang_timeout_s:
                 self.kill(f"it did not answer for {self._hang_timeout_s:g} s")

@@ -32,7 +32,7 @@ from runner.engines.protocol.messages import (
 )
 
 if TYPE_CHECKING:  # It imports the tokenizer's library.
-    from runner.engines.paced.script import Answer, Script
+    from runner.engines.paced.script import Script, ScriptedAnswer
 
 SCRIPT_VARIABLE = "COG_TRITON_SCRIPT"
 _SHORTEST_STEP_S = 0.001
@@ -63,7 +63,7 @@ class _Sequence:
 
 
 class _ScriptedSequence(_Sequence):
-    def __init__(self, request: Submit, due_s: float, fault: str | None, answer: Answer) -> None:
+    def __init__(self, request: Submit, due_s: float, fault: str | None, answer: ScriptedAnswer) -> None:
         super().__init__(request, due_s + answer.pause_s, fault)
         self._answer = answer
         self.reason = answer.reason

@@ -49,7 +49,7 @@ class Chunk(NamedTuple):
     tokens: list[int]
 
 
-class Answer:
+class ScriptedAnswer:
     """What a rule generates for one request, step by step."""
 
     def __init__(self, chunks: Sequence[Chunk], request: Submit) -> None:
@@ -109,16 +109,16 @@ class Script:
         self._step_tokens = step_tokens
         self._rules = [] if value == ONLY_REQUESTS else list(self._read(Path(value)))
 
-    def answer(self, request: Submit) -> Answer | None:
+    def answer(self, request: Submit) -> ScriptedAnswer | None:
         """None if no rule is for this prompt. Raises E1010 for wrong rules in it."""
         prompt: str = self._tokenizer.decode(request.input_ids, skip_special_tokens=False)
         before, *parts = prompt.split(_BEGIN)
         blocks = [part.partition(_END) for part in parts]
         prompt = before + "".join(rest for _, _, rest in blocks)
         if blocks and (found := _last(prompt, rules := _parse(blocks[-1][0]))) is not None:
-            return Answer(self._chunks(rules[found], _IN_PROMPT), request)
+            return ScriptedAnswer(self._chunks(rules[found], _IN_PROMPT), request)
         found = _last(prompt, [rule for rule, _ in self._rules])
-        return None if found is None else Answer(self._rules[found][1], request)
+        return None if found is None else ScriptedAnswer(self._rules[found][1], request)
 
     def _read(self, path: Path) -> Iterator[tuple[Rule, list[Chunk]]]:
         where = str(path)

@@ -26,7 +26,7 @@ from runner.triton_server.front.models import Models
 from runner.triton_server.front.starts import CallStart, Starts
 from runner.triton_server.front.stops import CallStops
 from runner.triton_server.front.tensors import adapt
-from runner.triton_server.grpc_client.call import Call
+from runner.triton_server.grpc_client.call import TritonCall
 from runner.triton_server.grpc_client.triton import Triton
 from runner.triton_server.grpc_wire import OK, UNAVAILABLE, Headers
 from runner.triton_server.model_names import SLOT
@@ -148,7 +148,7 @@ class Inference:
         self._request_id = ""
         self._is_cancelled = False
         self._share = all_inferences.budget.share()
-        self._call: Call | None = None
+        self._call: TritonCall | None = None
         self._start: CallStart | None = None
 
     def send(self, request: Any) -> None:

@@ -25,14 +25,14 @@ class CallsConnection(Protocol):
 
     initial_window_bytes: int
 
-    def send_from(self, call: Call) -> None: ...
+    def send_from(self, call: TritonCall) -> None: ...
 
     def open_window(self, stream_id: int, credit_bytes: int) -> int: ...
 
-    def reset(self, call: Call) -> None: ...
+    def reset(self, call: TritonCall) -> None: ...
 
 
-class Call:
+class TritonCall:
     """One call, until ``on_end`` was called or ``reset`` returned. Callbacks are cheaper than tasks."""
 
     def __init__(

@@ -16,7 +16,7 @@ from hpack.hpack import encode_integer
 from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference
 from runner.supervision.turns import MAX_READ_BYTES
-from runner.triton_server.grpc_client.call import WINDOW_BYTES, Call, OnEnd, OnMessage
+from runner.triton_server.grpc_client.call import WINDOW_BYTES, OnEnd, OnMessage, TritonCall
 from runner.triton_server.grpc_wire import FRAME_HEAD, UNAVAILABLE, Headers
 
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
@@ -45,7 +45,7 @@ class TritonConnection(asyncio.BufferedProtocol):
         """Encoded, by path."""
         self._transport: asyncio.Transport
         self._is_lost = False
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, TritonCall] = {}
         self._next_id = 1
         self._unsent = b""
         """Of a call whose first message follows at once."""
@@ -55,7 +55,7 @@ class TritonConnection(asyncio.BufferedProtocol):
         self.initial_window_bytes = _DEFAULT_WINDOW_BYTES
         self._window_bytes = _DEFAULT_WINDOW_BYTES
         self._max_frame_bytes = 1 << 14
-        self._blocked: dict[Call, None] = {}
+        self._blocked: dict[TritonCall, None] = {}
         """Those that wait for a window, the first first."""
         self._decoder = Decoder(_MAX_HEADERS_BYTES)
         self._statuses: dict[bytes, tuple[int, str]] = {}
@@ -72,19 +72,19 @@ class TritonConnection(asyncio.BufferedProtocol):
 
     # Calls
 
-    def begin(self, path: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> Call:
+    def begin(self, path: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> TritonCall:
         """Raises InvalidInference (E1107) for long metadata."""
         if (block := self._heads.get(path)) is None:
             block = self._heads[path] = _encoded([(b":path", path.encode()), *self._fields])
         block += _encoded(metadata)
         if len(block) > self._max_frame_bytes:
             raise InvalidInference(reason=f"its metadata has more than {self._max_frame_bytes} bytes")
-        call = self._calls[self._next_id] = Call(self, self._next_id, on_message, on_end)
+        call = self._calls[self._next_id] = TritonCall(self, self._next_id, on_message, on_end)
         self._next_id += 2
         self._unsent += _frame(_HEADERS, _END_HEADERS, call.stream_id, block)
         return call
 
-    def send_from(self, call: Call) -> None:
+    def send_from(self, call: TritonCall) -> None:
         """As much as Triton's windows allow."""
         if call.stream_id not in self._calls:
             return
@@ -107,7 +107,7 @@ class TritonConnection(asyncio.BufferedProtocol):
         if frames:
             self.write(b"".join(frames))
 
-    def remove(self, call: Call) -> bool:
+    def remove(self, call: TritonCall) -> bool:
         """Remove the call. Return False if it was already removed."""
         self._blocked.pop(call, None)
         is_there = self._calls.pop(call.stream_id, None) is not None
@@ -115,7 +115,7 @@ class TritonConnection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._transport.close)
         return is_there
 
-    def reset(self, call: Call) -> None:
+    def reset(self, call: TritonCall) -> None:
         if self.remove(call):
             self.write(_frame(_RESET, 0, call.stream_id, _NUMBER.pack(_CANCEL)))
 

@@ -7,7 +7,7 @@ import asyncio
 from errors.triton import TritonUnavailable
 from runner.settings.ports import LOOPBACK
 from runner.supervision.client_sockets import set_options
-from runner.triton_server.grpc_client.call import Call, OnEnd, OnMessage
+from runner.triton_server.grpc_client.call import OnEnd, OnMessage, TritonCall
 from runner.triton_server.grpc_client.connection import TritonConnection
 from runner.triton_server.grpc_wire import OK, SERVICE, UNAVAILABLE, Headers
 
@@ -44,11 +44,11 @@ class Triton:
             if self._host != LOOPBACK:  # A machine that vanishes closes no connection.
                 set_options(transport.get_extra_info("socket"))
 
-    def begin(self, method: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> Call:
+    def begin(self, method: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> TritonCall:
         """Begin a call of a method of Triton's service. Raises TritonUnavailable; see ``connect``."""
         return self.begin_path(f"{SERVICE}/{method}", metadata, on_message, on_end)
 
-    def begin_path(self, path: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> Call:
+    def begin_path(self, path: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> TritonCall:
         if self._connection is None or not self._connection.is_open:
             raise TritonUnavailable(reason="there is no connection to it")
         return self._connection.begin(path, metadata, on_message, on_end)

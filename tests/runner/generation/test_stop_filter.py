@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from errors.requests import InvalidInput
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.generation.stop_filter import StopFilter
-from runner.generation.stop_sequences import MAX_STOP_BYTES, MAX_STOPS, State, StopSequences
+from runner.generation.stop_sequences import MAX_STOP_BYTES, MAX_STOPS, SearchState, StopSequences
 from tests import fast
 
 THOROUGH = settings(max_examples=400, derandomize=True, database=None, deadline=None)
@@ -183,19 +183,19 @@ def test_the_work_per_character_does_not_grow_with_the_stop_sequences(
     stops = ["a" * 500 + "b", "a" * 499 + "c", "aab"]
     lookups = 0
 
-    class Counting(dict[str, State | None]):
+    class Counting(dict[str, SearchState | None]):
         def __contains__(self, key: object) -> bool:
             nonlocal lookups
             lookups += 1
             return super().__contains__(key)
 
-    make = State.__init__
+    make = SearchState.__init__
 
-    def make_counting(state: State, *arguments: Any) -> None:
+    def make_counting(state: SearchState, *arguments: Any) -> None:
         make(state, *arguments)
         state._children = Counting(state._children)
 
-    monkeypatch.setattr(State, "__init__", make_counting)
+    monkeypatch.setattr(SearchState, "__init__", make_counting)
     stop_filter = StopFilter(stops)
     text = "a" * 5000
     shown = "".join(stop_filter.push(character) for character in text) + stop_filter.finish()

@@ -20,7 +20,7 @@ from runner.supervision import failures as failures_module
 from runner.supervision import supervised
 from runner.supervision.child import Child, with_parent
 from runner.supervision.failures import Backoff, FailureLog, ProcessFailure
-from runner.supervision.supervised import State, SupervisedProcess
+from runner.supervision.supervised import ProcessState, SupervisedProcess
 from tests import fast
 from tests.runner.servers import DEADLINE_S, is_running
 
@@ -205,7 +205,7 @@ def test_a_process_that_hangs_is_unresponsive_then_killed_and_replaced(
         program = Program(tmp_path, failures.add, hang_timeout_s=2)
         async with started(program) as pid:
             program.hang()
-            await until(lambda: program.state is State.UNRESPONSIVE)
+            await until(lambda: program.state is ProcessState.UNRESPONSIVE)
             assert not program.is_serving
             assert program.down_reason is None
             assert program.pid == pid
@@ -230,7 +230,7 @@ def test_a_process_that_answers_again_serves_again(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(program, "is_answering", is_answering)
         async with started(program) as pid:
             answers[0] = False
-            await until(lambda: program.state is State.UNRESPONSIVE)
+            await until(lambda: program.state is ProcessState.UNRESPONSIVE)
             answers[0] = True
             await until(lambda: program.is_serving)
             assert program.pid == pid
@@ -349,7 +349,7 @@ def test_errors_while_a_process_is_replaced_are_logged_with_a_code_and_it_is_tri
 
         def fail_twice(*arguments: object) -> object:
             nonlocal num_errors
-            if program.state is not State.READY and num_errors < 2:
+            if program.state is not ProcessState.READY and num_errors < 2:
                 num_errors += 1
                 raise RuntimeError("no idea")
             return real(*arguments)
@@ -421,7 +421,7 @@ def test_after_too_many_failures_it_stays_down_and_the_runner_is_told(tmp_path: 
             os.kill(program.pid, signal.SIGKILL)
             await asyncio.wait_for(unrecoverable.wait(), DEADLINE_S)
             await until(lambda: "failed too often" in (program.down_reason or ""))
-            assert program.state is State.DOWN
+            assert program.state is ProcessState.DOWN
             assert program.pid is None
 
     asyncio.run(run())

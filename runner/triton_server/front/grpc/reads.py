@@ -13,7 +13,7 @@ from errors.coded_error import CodedError
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.grpc.calls import ClientCall, parsed
 from runner.triton_server.front.starts import CallStart
-from runner.triton_server.grpc_client.call import Call
+from runner.triton_server.grpc_client.call import TritonCall
 from runner.triton_server.grpc_wire import OK, SERVICE
 
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -26,7 +26,7 @@ _NOT_READY = {"ServerReady": b"", "ModelReady": b"", HEALTH: b"\x08\x02"}
 class PassedCall(ClientCall):
     """A call with one message and one answer, which Triton answers at once."""
 
-    _call: Call | None = None
+    _call: TritonCall | None = None
     _start: CallStart | None = None
 
     def message(self, message: bytes) -> None:

@@ -7,7 +7,7 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, Event
 from h2.settings import SettingCodes, Settings
 
-from runner.triton_server.grpc_client.call import Call
+from runner.triton_server.grpc_client.call import TritonCall
 from runner.triton_server.grpc_client.connection import TritonConnection
 from tests.runner.triton_server.transport import Transport
 
@@ -28,7 +28,7 @@ class Server:
         self.ends: list[tuple[int, int, str]] = []
         self.exchange()
 
-    def begin(self, number: int) -> Call:
+    def begin(self, number: int) -> TritonCall:
         """A call whose messages and end are noted with its number."""
         return self.connection.begin(
             "/a",
