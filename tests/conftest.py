@@ -1,4 +1,4 @@
-"""What all tests share: repeatable property tests, options for how much is run, groups for parallel runs."""
+"""What all tests share: repeatable property tests, how much is run, the order of a parallel run."""
 
 from __future__ import annotations
 
@@ -58,26 +58,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=fast.keep_more(items))
     elif not fast.has_all:
         config.hook.pytest_deselected(items=fast.shorten(items))
-    if config.getoption("dist") == "loadgroup":
-        group(items)
-
-
-def group(items: list[pytest.Item]) -> None:
-    """Begin with slow tests. Run tests of one module in one process if they share a fixture or are quick."""
-    for item in items:
-        if not is_slow(item) or shares_a_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
-    items.sort(key=lambda item: not is_slow(item))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not is_slow(item))  # So that all processes end at the same time.
 
 
 def is_slow(item: pytest.Item) -> bool:
     return any(mark.name in ("servers", "slow", "long") for mark in item.iter_markers())
-
-
-def shares_a_fixture(item: pytest.Item) -> bool:
-    """Return True if the test uses a fixture that lives as long as its module."""
-    definitions = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
-    return any(definition.scope == "module" for each in definitions for definition in each)
 
 
 def pytest_collection_finish() -> None:

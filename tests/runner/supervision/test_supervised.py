@@ -382,31 +382,6 @@ def test_a_flight_record_that_fails_counts_and_does_not_raise(tmp_path: Path) ->
     assert "KeyError: 'started_s'" in lines[0]
 
 
-def test_a_process_that_can_never_be_cleaned_up_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(failures_module, "BACKOFF_S", (0.01,))
-
-    async def run() -> None:
-        unrecoverable = asyncio.Event()
-        lines: list[str] = []
-        log = FailureLog(lambda failure: tmp_path, 3, 600, lines.append, unrecoverable)
-        program = Program(tmp_path, log.add)
-
-        def clean_up() -> None:
-            if not unrecoverable.is_set():
-                raise PermissionError(13, "Permission denied")
-
-        async with started(program) as pid:
-            monkeypatch.setattr(program, "clean_up", clean_up)
-            os.kill(pid, signal.SIGKILL)
-            await asyncio.wait_for(unrecoverable.wait(), DEADLINE_S)
-            await until(lambda: "Permission denied" in (program.down_reason or ""))
-            assert "failed too often" in str(program.down_reason)
-
-    asyncio.run(run())
-
-
 def test_after_too_many_failures_it_stays_down_and_the_runner_is_told(tmp_path: Path) -> None:
     async def run() -> None:
         unrecoverable = asyncio.Event()

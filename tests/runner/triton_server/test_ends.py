@@ -88,8 +88,12 @@ def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
         wait_until(lambda: is_healthy(server))
         assert server.service.stack.triton.restarts == 1
         assert server.run(running.read_all()) == model.expected_text(QUESTION, 3000)
+        os.kill(server.engine_pid(), signal.SIGSTOP)  # It does not outlive its service although it hangs.
     finally:
         server.close()
+    assert engine_pids(server.http_port) == []
+    assert triton_pids(server.http_port) == []
+    assert shared_memory(server.http_port) == []
 
 
 def test_a_triton_that_fails_often_is_always_started_again_and_an_engine_is_given_up(
@@ -137,18 +141,7 @@ def test_stopping_lets_requests_end_refuses_others_and_ends_those_that_take_too_
     assert engine_pids(server.http_port) == []
 
 
-def test_a_hanging_engine_does_not_outlive_a_stopped_triton(tmp_path: Path) -> None:
-    model = make_paced_model(tmp_path / "model", 200)
-    server = TritonUnderTest(model, tmp_path)
-    os.kill(server.engine_pid(), signal.SIGSTOP)
-    server.close()
-    assert engine_pids(server.http_port) == []
-    assert triton_pids(server.http_port) == []
-    assert shared_memory(server.http_port) == []
-
-
-def test_closing_while_requests_run_ends_them_and_leaves_nothing(tmp_path: Path) -> None:
-    model = make_paced_model(tmp_path / "model", 200)
+def test_closing_while_requests_run_ends_them_and_leaves_nothing(model: PacedModel, tmp_path: Path) -> None:
     server = TritonUnderTest(model, tmp_path)
     running = Running(server)
 

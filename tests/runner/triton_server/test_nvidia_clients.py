@@ -1,17 +1,8 @@
-"""The requests of NVIDIA's clients (tensorrtllm_backend v0.16.0): same tensors, options and outputs.
-
-The scripts themselves run where NVIDIA_BACKEND names a checkout; NVIDIA_PYTHON is a Python with what they
-import.
-"""
+"""The requests of NVIDIA's clients (tensorrtllm_backend v0.16.0): same tensors, options and outputs."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,12 +56,18 @@ def decoupled(triton: TritonUnderTest) -> TritonUnderTest:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["undecoupled", "default"])
 def undecoupled(
-    request: pytest.FixtureRequest, paced: PacedModel, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    triton: TritonUnderTest,
+    paced: PacedModel,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[TritonUnderTest]:
     """Unary requests have the same answers on a default server."""
+    if request.param:
+        yield triton
+        return
     folder = tmp_path_factory.mktemp("undecoupled")
     config = folder / "server.yaml"
-    config.write_text(yaml.safe_dump({"tensorrt_llm": {"args": {"decoupled_mode": request.param}}}))
+    config.write_text(yaml.safe_dump({"tensorrt_llm": {"args": {"decoupled_mode": False}}}))
     server = TritonUnderTest(paced, folder, COG_TRITON_CONFIG=str(config))
     yield server
     server.close()
@@ -283,94 +280,3 @@ def test_what_does_not_fit_into_one_response_is_refused(
 ) -> None:
     with pytest.raises(InferenceServerException, match=error):
         ask("ensemble", **{**texts(PROMPTS, 5), **given})
-
-
-CLIENTS = Path(os.environ.get("NVIDIA_BACKEND", "/nowhere"))
-PYTHON = os.environ.get("NVIDIA_PYTHON", sys.executable)
-ASKS = ["-p", QUESTION, "-o", "8"]
-
-
-@pytest.fixture(params=ENSEMBLES)
-def model(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def run(script: str, *arguments: str) -> str:
-    """What a script of the checkout prints."""
-    path = CLIENTS / script
-    if not path.is_file():
-        pytest.skip("NVIDIA_BACKEND names no checkout of tensorrtllm_backend v0.16.0")
-    result = subprocess.run(
-        [PYTHON, path.name, *arguments], cwd=path.parent, capture_output=True, text=True, timeout=240
-    )
-    assert "unexpected inference" not in result.stdout + result.stderr
-    return result.stdout + result.stderr
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        (),
-        ("-S",),
-        ("-S", "--overwrite-output-text", "--exclude-input-in-output"),
-        ("-n", "2"),
-        ("-S", "-n", "2", "--return-log-probs"),
-        ("-p", json.dumps(PROMPTS), "--batch-inputs"),
-        ("-p", json.dumps(PROMPTS), "--batch-inputs", "-S", "-n", "2"),
-        ("--stop-words", "Cow", "--bad-words", "Fire", "--end-id", "50256", "--request-id", "9"),
-    ],
-)
-def test_the_end_to_end_client_gets_its_answer(
-    undecoupled: TritonUnderTest, decoupled: TritonUnderTest, model: str, options: tuple[str, ...]
-) -> None:
-    client = "inflight_batcher_llm/client/end_to_end_grpc_client.py"
-    printed = run(client, "-u", f"{HOST}:{decoupled.grpc_port}", "--model-name", model, *ASKS, *options)
-    assert "Traceback" not in printed
-    assert decoupled.model.expected_text(QUESTION, 8)[-4:] in printed
-
-
-@pytest.mark.parametrize(
-    "option", ["--return-context-logits", "--return-generation-logits", "--return-kv-cache-reuse-stats"]
-)
-def test_the_end_to_end_client_is_told_what_the_engine_lacks(
-    decoupled: TritonUnderTest, model: str, option: str
-) -> None:
-    client = "inflight_batcher_llm/client/end_to_end_grpc_client.py"
-    printed = run(client, "-u", f"{HOST}:{decoupled.grpc_port}", "--model-name", model, *ASKS, option)
-    assert f"E1104 UnsupportedArgument: {option.strip('-').replace('-', '_')}" in printed
-
-
-@pytest.mark.parametrize("ends", [(), ("--stop-via-request-cancel",)])
-@pytest.mark.parametrize("is_streaming", [False, True])
-def test_the_client_of_the_slot_gets_its_answer_and_stops_it(
-    decoupled: TritonUnderTest,
-    undecoupled: TritonUnderTest,
-    tmp_path: Path,
-    is_streaming: bool,
-    ends: tuple[str, ...],
-) -> None:
-    (tmp_path / "tokens.csv").write_text("5,6,7")
-    (tmp_path / "expected.csv").write_text(",".join(["5,6,7"] * 3))
-    server = decoupled if is_streaming else undecoupled
-    client = "inflight_batcher_llm/client/inflight_batcher_llm_client.py"
-    arguments = ["-u", f"{HOST}:{server.grpc_port}", "--input-tokens-csv", str(tmp_path / "tokens.csv")]
-    arguments += ["-S"] if is_streaming else ["--exclude-input-in-output"]
-    length = "6" if is_streaming else "9"
-    checks = ["--check-output", "--output-tokens-csv", str(tmp_path / "expected.csv")]
-    assert "PASS!" in run(client, *arguments, "--request-output-len", length, *checks)
-    long = ["--request-output-len", "4000", "--stop-after-ms", "300", "--request-id", "11", *ends]
-    printed = run(client, *arguments, *long)
-    assert ("Request is cancelled" if ends else "Got cancellation response") in printed
-    assert "Output sequence" in printed
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_the_end_to_end_test_succeeds(undecoupled: TritonUnderTest, tmp_path: Path, protocol: str) -> None:
-    data = [{"input": "What is", "instruction": "machine learning?", "output": "A thing that learns"}]
-    (tmp_path / "data.json").write_text(json.dumps(data))
-    port = undecoupled.http_port if protocol == "http" else undecoupled.grpc_port
-    arguments = ["-u", f"{HOST}:{port}", "-i", protocol, "--max-input-len", "100", "--test-bls"]
-    arguments += ["--dataset", str(tmp_path / "data.json"), "--return-log-probs"]
-    printed = run("tools/inflight_batcher_llm/end_to_end_test.py", *arguments)
-    assert "Functionality test succeed" in printed
-    assert "Total Latency" in printed

@@ -56,26 +56,18 @@ asyncio.run(main())
 """
 
 
-def config(folder: Path, **arguments: object) -> dict[str, str]:
-    """The environment that names a server YAML with these arguments of the slot."""
+def config(folder: Path, **models: object) -> dict[str, str]:
+    """Return the environment that names a server YAML with these arguments of Triton's models."""
     path = folder / "server.yaml"
-    path.write_text(yaml.safe_dump({"instantiate": {"server": {"tensorrt_llm": {"args": arguments}}}}))
+    server = {model: {"args": arguments} for model, arguments in models.items()}
+    path.write_text(yaml.safe_dump({"instantiate": {"server": server}}))
     return {"COG_TRITON_CONFIG": str(path)}
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize(
-    ("arguments", "error", "says"),
-    [
-        ({"triton_max_batch_size": 8}, StartFailed, "maximum batch size"),
-        ({"max_tokens_in_paged_kv_cach": 8}, InvalidSetting, "did you mean 'max_tokens_in_paged_kv_cache'"),
-    ],
-)
-def test_the_cause_of_a_failed_start_keeps_its_code(
-    paced: PacedModel, tmp_path: Path, arguments: dict[str, object], error: type[CodedError], says: str
-) -> None:
-    with pytest.raises(error, match=says) as raised:
-        TritonUnderTest(paced, tmp_path, **config(tmp_path, **arguments))
+def test_the_cause_of_a_failed_start_keeps_its_code(paced: PacedModel, tmp_path: Path) -> None:
+    with pytest.raises(StartFailed, match="maximum batch size") as raised:
+        TritonUnderTest(paced, tmp_path, **config(tmp_path, tensorrt_llm={"triton_max_batch_size": 8}))
     assert "\n" not in str(raised.value)
     assert not str(raised.value).endswith("|")
 
@@ -136,35 +128,27 @@ def test_a_stub_that_is_killed_while_it_starts_costs_a_second_start(
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("variable", ["TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"])
-def test_a_taken_port_is_e1007_naming_port_and_variable(
-    paced: PacedModel, tmp_path: Path, variable: str
+@pytest.mark.parametrize(
+    ("error", "says", "environment"),
+    [
+        (InvalidSetting, "192.0.2.1", {"TRITON_HOST": "192.0.2.1"}),
+        (InvalidSetting, "no.such.host", {"TRITON_HOST": "no.such.host.invalid"}),
+        (EngineNotFound, "E1301", {"ENGINE_DIR": "/nowhere"}),
+        (InvalidSetting, "WORLD_SIZE must be 1", {"WORLD_SIZE": "2"}),
+        *(
+            (PortInUse, f"Port [0-9]+ for Triton's .* set {variable} to a free port", {variable: ""})
+            for variable in ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_before_triton_starts(
+    paced: PacedModel, tmp_path: Path, error: type[CodedError], says: str, environment: dict[str, str]
 ) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = str(taken.getsockname()[1])
-        with pytest.raises(PortInUse, match=f"Port {port} for Triton's .* set {variable} to a free port"):
-            TritonUnderTest(paced, tmp_path, **{variable: port})
-
-
-@pytest.mark.servers
-@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
-def test_an_address_that_is_not_ours_is_e1006_and_not_a_taken_port(
-    paced: PacedModel, tmp_path: Path, host: str
-) -> None:
-    with pytest.raises(InvalidSetting, match=host):
-        TritonUnderTest(paced, tmp_path, TRITON_HOST=host)
-
-
-@pytest.mark.servers
-def test_an_engine_that_is_not_there_is_told_before_triton_starts(paced: PacedModel, tmp_path: Path) -> None:
-    with pytest.raises(EngineNotFound, match="E1301"):
-        TritonUnderTest(paced, tmp_path, ENGINE_DIR=str(tmp_path / "none"))
-
-
-@pytest.mark.servers
-def test_a_world_size_that_the_engine_was_not_built_for_is_told(paced: PacedModel, tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="WORLD_SIZE must be 1"):
-        TritonUnderTest(paced, tmp_path, WORLD_SIZE="2")
+        environment = {name: value or port for name, value in environment.items()}
+        with pytest.raises(error, match=says):
+            TritonUnderTest(paced, tmp_path, **environment)
 
 
 def test_without_pytriton_is_e1008(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -221,11 +205,16 @@ def test_a_killed_parent_takes_triton_and_the_worker_with_it(tmp_path: Path) -> 
 
 
 @pytest.mark.servers
-def test_what_triton_shares_has_no_name_once_it_is_ready_and_still_grows(
+def test_what_triton_shares_has_no_name_and_grows_and_max_tokens_are_signed_where_the_config_says_so(
     paced: PacedModel, tmp_path: Path
 ) -> None:
-    server = TritonUnderTest(paced, tmp_path)
+    signed = config(tmp_path, preprocessing={"max_tokens_data_type": "TYPE_INT32"})
+    server = TritonUnderTest(paced, tmp_path, **signed)
     try:
+        answer = server.post(f"{ENSEMBLE}/generate", {"text_input": "What is", "max_tokens": 5})
+        assert answer.json()["text_output"] == paced.expected_text("What is", 5)
+        negative = server.post(f"{ENSEMBLE}/generate", {"text_input": "What is", "max_tokens": -5})
+        assert "E1103" in negative.text
         assert shared_memory(server.http_port) == []
         before = _shared_bytes(server)
         body = {"text_input": "word " * 500_000, "max_tokens": 5}
@@ -245,20 +234,3 @@ def _shared_bytes(server: TritonUnderTest) -> int:
             first, last = (int(end, 16) for end in span.split("-"))
             sizes[inode] = max(sizes.get(inode, 0), last - first)
     return sum(sizes.values())
-
-
-@pytest.mark.servers
-def test_the_ensemble_takes_a_signed_max_tokens_where_the_server_config_says_so(
-    paced: PacedModel, tmp_path: Path
-) -> None:
-    path = tmp_path / "server.yaml"
-    arguments = {"max_tokens_data_type": "TYPE_INT32"}
-    path.write_text(yaml.safe_dump({"instantiate": {"server": {"preprocessing": {"args": arguments}}}}))
-    server = TritonUnderTest(paced, tmp_path, COG_TRITON_CONFIG=str(path))
-    try:
-        answer = server.post(f"{ENSEMBLE}/generate", {"text_input": "What is", "max_tokens": 5})
-        assert answer.json()["text_output"] == paced.expected_text("What is", 5)
-        negative = server.post(f"{ENSEMBLE}/generate", {"text_input": "What is", "max_tokens": -5})
-        assert "E1103" in negative.text
-    finally:
-        server.close()

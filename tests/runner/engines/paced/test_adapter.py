@@ -148,3 +148,10 @@ def test_faults_come_every_so_many_requests() -> None:
         *(None, None, "garbage"),
         *(None, None, "garbage"),
     ]
+
+
+@pytest.mark.parametrize(("written", "option"), [(-1, None), ({"a": 1}, None), (100, "fast")])
+def test_a_wrong_rate_is_named(tmp_path: Path, sink: Collector, written: object, option: str | None) -> None:
+    folder = make_paced_directory(tmp_path / "engine", written)
+    with pytest.raises(InvalidSetting, match="E1006 InvalidSetting: tokens_per_second"):
+        load(folder, sink, {} if option is None else {"tokens_per_second": option})

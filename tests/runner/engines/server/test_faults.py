@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import errno
-import os
-import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from errors.coded_error import CodedError
-from errors.engines import EngineCrashed
 from errors.wire import ExitReason
-from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.messages import Failed, Finished, Ready, Statistics, Submit, TokenLogProb
-from runner.engines.server import child
-from runner.engines.server.child import ChildEngine
 from runner.engines.server.clients import Clients
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
-from runner.engines.server.start import EngineStart
 from tests.runner.engines.engine_server import EngineServerClient
-from tests.runner.engines.listening import make_paced_directory
-from tests.runner.servers import is_running
 
 pytestmark = pytest.mark.servers
 
@@ -110,30 +99,3 @@ def test_a_client_that_comes_when_files_are_short_is_served_later(requests: Requ
         assert client.ready == READY
         client.close()
         listener.shutdown(socket.SHUT_RDWR)
-
-
-@pytest.fixture
-def child_engine(tmp_path: Path, requests: Requests) -> Iterator[ChildEngine]:
-    announce(tmp_path / "arrival", Arrived((0,), 0))
-    reason = ExitReason()
-    engine_dir = make_paced_directory(tmp_path / "engine", 100)
-    start = EngineStart("paced", engine_dir, {}, tmp_path / "arrival", exit_reason_fd=reason.descriptor)
-    engine = ChildEngine(start, requests, reason)
-    yield engine
-    engine.close()
-
-
-def test_a_child_that_hangs_is_killed(child_engine: ChildEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "_STOP_GRACE_S", 0.1)
-    pid = child_engine._process.pid
-    os.kill(pid, signal.SIGSTOP)
-    child_engine.close()
-    assert not is_running(pid)
-
-
-def test_the_error_that_ended_a_child_is_known(child_engine: ChildEngine) -> None:
-    child_engine._is_closed = True  # The sink would end this process.
-    child_engine._process.kill()
-    error: CodedError = child_engine._why_ended(EngineCrashed)
-    assert "E2107" in str(error)
-    assert "SIGKILL" in str(error)
