@@ -17,7 +17,7 @@ from engine.machine.gpu import Gpu
 from errors.requests import InvalidTensor
 from runner.engines.protocol.messages import Sampling
 from runner.generation.request import GenerationRequest
-from runner.triton_server import served_engine
+from runner.stack import served_engine
 from tests.runner.api.apis import API, CHAT_TEMPLATE
 from tests.runner.engines.vllm.vllm_engines import make_python
 from tests.runner.paced_engine import PacedModel, make_paced_model
