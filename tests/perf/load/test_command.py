@@ -31,18 +31,8 @@ def perf(
 
 def test_the_documented_command_works_as_it_is_typed(cog: CogUnderTest, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("figures.json", "requests.csv", "report.html")]
-    code, output, errors = perf(
-        *DOCUMENTED,
-        "--duration",
-        2,
-        "--json",
-        files[0],
-        "--csv",
-        files[1],
-        "--report",
-        files[2],
-        PORT=str(cog.port),
-    )
+    written = [word for pair in zip(("--json", "--csv", "--report"), files, strict=True) for word in pair]
+    code, output, errors = perf(*DOCUMENTED, "--duration", 2, *written, PORT=str(cog.port))
     assert code == 0, errors
     assert "Input tokens: 100\n" in output
     assert re.search(r"^Total requests completed: 16$", output, re.MULTILINE)
@@ -66,10 +56,7 @@ def test_figures_alone_go_to_the_terminal(cog: CogUnderTest) -> None:
     ("arguments", "error"),
     [
         (["--target", "owner/name"], "E1006 InvalidSetting: REPLICATE_API_TOKEN must be set"),
-        (
-            ["--target", "nobody"],
-            "E1005 InvalidInput: target must be cog-triton, mock, triton, openai or",
-        ),
+        (["--target", "nobody"], "E1005 InvalidInput: target must be cog-triton, mock, triton, openai or"),
         (["--target", "triton", "--tps", "3"], "E1005 InvalidInput: target must be mock with --tps"),
         (["--url", "localhost:5000"], "E1005 InvalidInput: url must be a URL that begins with http"),
         (["--url", "http://127.0.0.1:1"], "E1501 LoadTargetUnreachable: http://127.0.0.1:1 does not answer"),
@@ -98,8 +85,10 @@ def test_a_server_that_refuses_the_first_request_is_not_tested() -> None:
 
 
 @pytest.mark.parametrize("script", ["scripts/test_perf.py", "mock_cog_triton/test_perf.py"])
-def test_help_needs_nothing_but_python(script: str) -> None:
+def test_help_and_usage_errors_need_nothing_but_python(script: str) -> None:
     code, output, _ = perf("--help", script=script)
     assert code == 0
     assert "--n_output_tokens" in output
     assert "--n-output-tokens" not in output
+    code, _, errors = perf("--nothing", script=script)
+    assert (code, errors.startswith("test_perf.py: ")) == (2, True)

@@ -41,24 +41,22 @@ def test_client_processes_share_a_closed_loop_without_a_rest(rate: int, processe
     assert all(plan.most_at_once >= 1 for plan in shares)
 
 
-@given(st.integers(1, 5))
-def test_client_processes_share_an_open_loop_without_a_rest(processes: int) -> None:
+def test_client_processes_share_an_open_loop_without_a_rest() -> None:
     plan = Plan("rps", 30, 1.0)
-    times = [time for share in plan.shares(processes) for time in arrivals(share)]
-    assert sorted(times) == list(arrivals(plan))
+    for processes in range(1, 6):
+        times = [time for share in plan.shares(processes) for time in arrivals(share)]
+        assert sorted(times) == list(arrivals(plan))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
+def test_a_plan_that_makes_no_sense_is_refused() -> None:
+    nan, infinite = float("nan"), float("inf")
+    for values in (
         ("rps", 0, 1),
-        ("rps", float("nan"), 1),
+        ("rps", nan, 1),
         ("batch", 2.5, 1),
         ("rps", 1, 0),
-        ("rps", 1, float("inf")),
+        ("rps", 1, infinite),
         ("x", 1, 1),
-    ],
-)
-def test_a_plan_that_makes_no_sense_is_refused(values: tuple[str, float, float]) -> None:
-    with pytest.raises(InvalidInput):
-        Plan(*values)  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidInput):
+            Plan(*values)  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ import pytest
 from perf.load.chart import Chart, thinned, ticks
 from perf.load.clients import Run
 from perf.load.html_report import html_report, token_rate
-from perf.load.record import Record
 from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
 from perf.load.surroundings import surroundings
@@ -84,10 +83,8 @@ def made_run(*, is_streaming: bool = False) -> Run:
 
 
 def test_the_documented_report_is_printed_section_by_section() -> None:
-    lines = [
-        line for line in text_report(CONFIGURATION, summarize(made_run())).splitlines() if "-----" not in line
-    ]
-    assert "\n".join(lines).startswith(DOCUMENTED + "\n")
+    lines = text_report(CONFIGURATION, summarize(made_run())).splitlines()
+    assert "\n".join(line for line in lines if "-----" not in line).startswith(DOCUMENTED + "\n")
 
 
 def test_what_clients_saw_stands_below() -> None:
@@ -99,12 +96,13 @@ def test_what_clients_saw_stands_below() -> None:
     assert "Goodput: 9.000 rps, 72 of 74 requests kept the SLO" in report
 
 
-def test_a_test_in_which_nothing_was_completed_is_told_too() -> None:
+def test_a_test_in_which_nothing_was_completed_or_sent_is_told_too() -> None:
     run = Run(1, [record(0, 0.5, outcome="failed", error="no")], 0.0)
     report = text_report(CONFIGURATION, summarize(run))
     assert "Total requests completed: 0" in report
     assert "SSTPS - Mean: -" in report
     assert "<html" in html_report(CONFIGURATION, summarize(run), run.records)
+    assert "Total requests made: 0" in html_report({}, summarize(Run(1, [], 0.0)), [])
 
 
 def test_a_server_that_could_not_keep_up_is_named() -> None:
@@ -138,7 +136,7 @@ class _Page(HTMLParser):
 
 
 @pytest.mark.parametrize("is_streaming", [False, True])
-def test_the_page_fetches_nothing_and_runs_nothing(is_streaming: bool) -> None:
+def test_the_page_has_all_and_fetches_and_runs_nothing(is_streaming: bool) -> None:
     run = made_run(is_streaming=is_streaming)
     text = html_report(CONFIGURATION, summarize(run), run.records)
     page = _Page()
@@ -146,47 +144,38 @@ def test_the_page_fetches_nothing_and_runs_nothing(is_streaming: bool) -> None:
     assert page.fetched == []
     assert "script" not in page.tags
     assert "url(" not in text
-    assert "SSTPS - Mean: 64.000" in text
     assert "@import" not in text
-    assert "mock at &lt;x&gt;" in text
     assert page.tags.count("svg") == 3
     assert "prefers-color-scheme: dark" in text
-
-
-def test_the_page_has_what_was_tested_and_a_table_with_units() -> None:
-    run = made_run(is_streaming=True)
-    facts = {**CONFIGURATION, "Date": "2026-11-22 10:00 UTC"}
-    text = html_report(facts, summarize(run), run.records)
-    assert "<dt>Date</dt><dd>2026-11-22 10:00 UTC</dd>" in text
+    assert "SSTPS - Mean: 64.000" in text
+    assert "mock at &lt;x&gt;" in text
+    assert "<dt>Mode</dt><dd>batch</dd>" in text
     assert "<th>milliseconds</th><th>p50</th><th>p90</th><th>p95</th><th>p99</th><th>max</th>" in text
-    assert f"<th>Time to first token</th>{'<td>100.0</td>' * 5}" in text
+    assert (f"<th>Time to first token</th>{'<td>100.0</td>' * 5}" in text) == is_streaming
     assert "<dd>72 of 74</dd><dt>requests completed</dt>" in text
+    points = token_rate([each for each in run.records if each.is_completed])
+    bin_s = points[1][0] - points[0][0]
+    assert sum(rate * bin_s for _, rate in points[:-1]) == pytest.approx(72 * 128)
 
 
-@pytest.mark.parametrize(
-    ("target", "told", "expected"),
-    [
-        ("openai", '{"version": "0.11.0"}', "version 0.11.0"),
-        ("triton", '{"name": "triton", "version": "2.50", "extensions": []}', "triton 2.50"),
-        ("mock", '{"status": "READY", "version": {"cog": "0.1", "python": "3.12"}}', "cog 0.1, python 3.12"),
-        ("mock", "[]", None),
-        ("mock", "no JSON", None),
-        ("owner/model", '{"version": "1"}', None),
-    ],
-)
-def test_the_servers_versions_are_told_where_it_tells_them(
-    target: str, told: str, expected: str | None
-) -> None:
-    with ScriptedServer(lambda asked, write: write(json_answer(told)) is None) as server:
-        lines = asyncio.run(surroundings(target, server.url))
-    assert lines.get("Server") == expected
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", lines["Date"])
-    assert "Python" in lines["Load generator"]
+VERSIONS = [
+    ("openai", '{"version": "0.11.0"}', "version 0.11.0"),
+    ("triton", '{"name": "triton", "version": "2.50", "extensions": []}', "triton 2.50"),
+    ("mock", '{"status": "READY", "version": {"cog": "0.1", "python": "3.12"}}', "cog 0.1, python 3.12"),
+    ("mock", "[]", None),
+    ("mock", "no JSON", None),
+    ("owner/model", '{"version": "1"}', None),
+]
 
 
-def test_a_server_that_is_gone_has_no_version() -> None:
-    with ScriptedServer(lambda asked, write: False) as server:
-        pass
+def test_the_servers_versions_are_told_where_it_tells_them() -> None:
+    for target, told, expected in VERSIONS:
+        answer = json_answer(told)
+        with ScriptedServer(lambda asked, write, answer=answer: write(answer) is None) as server:  # type: ignore[misc]
+            lines = asyncio.run(surroundings(target, server.url))
+        assert lines.get("Server") == expected
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", lines["Date"])
+        assert "Python" in lines["Load generator"]
     assert "Server" not in asyncio.run(surroundings("mock", server.url))
 
 
@@ -203,30 +192,18 @@ def test_the_json_has_all_figures() -> None:
 def test_the_csv_has_a_row_per_request() -> None:
     rows = list(csv.DictReader(io.StringIO(records_csv(made_run(is_streaming=True).records))))
     assert len(rows) == 74
-    assert (rows[0]["outcome"], rows[0]["output_tokens"], float(rows[0]["latency_s"])) == (
-        "completed",
-        "128",
-        2.0,
-    )
+    assert (rows[0]["outcome"], rows[0]["output_tokens"]) == ("completed", "128")
+    assert float(rows[0]["latency_s"]) == 2.0
     assert rows[-1]["error"] == "<script>alert(1)</script>"
     assert rows[-1]["first_token_s"] == ""
 
 
-@pytest.mark.parametrize("is_streaming", [False, True])
-def test_the_output_over_time_has_all_tokens(is_streaming: bool) -> None:
-    points = token_rate([each for each in made_run(is_streaming=is_streaming).records if each.is_completed])
-    bin_s = points[1][0] - points[0][0]
-    assert sum(rate * bin_s for _, rate in points[:-1]) == pytest.approx(72 * 128)
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(0, 1), (0, 0), (3, 3), (1280, 1331), (-2, 5), (0, 1e-9), (0, 7e8)]
-)
-def test_ticks_are_few_and_hold_the_values(low: float, high: float) -> None:
-    found = ticks(low, high)
-    assert 2 <= len(found) <= 8
-    assert found[0] <= low + 1e-9 * abs(low)
-    assert found[-1] >= high - 1e-9 * abs(high)
+def test_ticks_are_few_and_hold_the_values() -> None:
+    for low, high in [(0, 1), (0, 0), (3, 3), (1280, 1331), (-2, 5), (0, 1e-9), (0, 7e8)]:
+        found = ticks(low, high)
+        assert 2 <= len(found) <= 8
+        assert found[0] <= low + 1e-9 * abs(low)
+        assert found[-1] >= high - 1e-9 * abs(high)
 
 
 def test_a_chart_of_very_many_points_stays_small_and_keeps_the_last() -> None:
@@ -235,9 +212,3 @@ def test_a_chart_of_very_many_points_stays_small_and_keeps_the_last() -> None:
     assert thinned(points)[-1] == points[-1]
     assert len(Chart("many", "x", "y", {"many": points}).svg()) < 100_000
     assert "nothing to show" in Chart("none", "x", "y", {"none": []}).svg()
-
-
-def test_an_open_loop_that_lost_all_has_a_page() -> None:
-    records: list[Record] = []
-    run = Run(1, records, 0.0)
-    assert "Total requests made: 0" in html_report({}, summarize(run), records)

@@ -15,6 +15,7 @@ from perf.load.targets.openai import OpenAITarget
 from perf.load.targets.replicate import ReplicateTarget
 from perf.load.targets.target import Target, Workload
 from perf.load.targets.triton import TritonTarget
+from runner.triton_server.model_names import ENSEMBLE, SLOT
 from tests.perf.load.scripted_server import Asked, ScriptedServer, json_answer, stream_answer
 from tests.runner.servers import HOST, CogUnderTest
 
@@ -57,36 +58,27 @@ def test_the_runner_is_asked_through_cog(cog: CogUnderTest, is_streaming: bool) 
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("is_streaming", [False, True])
-def test_a_failed_prediction_is_a_failure_with_its_reason(cog: CogUnderTest, is_streaming: bool) -> None:
-    inputs = runner_inputs(WORK) | {"prompt": "long " * 9000}
-    answer = ask(CogTarget(cog.url, inputs, is_streaming=is_streaming))
-    assert answer.outcome == "failed"
-    assert "E1002" in answer.error
+def test_what_cog_and_triton_refuse_is_a_failure_with_its_reason(cog: CogUnderTest) -> None:
+    too_long, no_tokens = {"prompt": "long " * 9000}, {"max_tokens": 0}
+    targets: list[tuple[Target, str]] = [
+        (CogTarget(cog.url, runner_inputs(WORK) | too_long, is_streaming=False), "E1002"),
+        (CogTarget(cog.url, runner_inputs(WORK) | too_long, is_streaming=True), "E1002"),
+        (CogTarget(cog.url, runner_inputs(WORK) | no_tokens, is_streaming=False), "HTTP 422"),
+        (TritonTarget(f"http://{HOST}:{cog.triton_http_port}", SLOT, Workload("hi", 5000, 12)), "E1002"),
+    ]
+    for target, reason in targets:
+        answer = ask(target)
+        assert answer.outcome == "failed"
+        assert reason in answer.error
 
 
 @pytest.mark.servers
-def test_inputs_that_cog_refuses_are_a_failure(cog: CogUnderTest) -> None:
-    answer = ask(CogTarget(cog.url, runner_inputs(WORK) | {"max_tokens": 0}, is_streaming=False))
-    assert answer.outcome == "failed"
-    assert answer.error.startswith("HTTP 422")
-
-
-@pytest.mark.servers
-@pytest.mark.parametrize("model", ["tensorrt_llm", "ensemble"])
+@pytest.mark.parametrize("model", [SLOT, ENSEMBLE])
 def test_triton_is_asked_for_ids_and_for_text(cog: CogUnderTest, model: str) -> None:
     answer = ask(TritonTarget(f"http://{HOST}:{cog.triton_http_port}", model, WORK))
     assert answer.outcome == "completed", answer.error
     assert answer.output_tokens == WORK.output_tokens
     assert 0 < len(answer.output_s) <= WORK.output_tokens
-
-
-@pytest.mark.servers
-def test_a_request_that_triton_refuses_is_a_failure(cog: CogUnderTest) -> None:
-    work = Workload("hi", 5000, 12)
-    answer = ask(TritonTarget(f"http://{HOST}:{cog.triton_http_port}", "tensorrt_llm", work))
-    assert answer.outcome == "failed"
-    assert "E1002" in answer.error
 
 
 def test_a_server_without_room_is_busy_not_failed() -> None:
