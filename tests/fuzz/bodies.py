@@ -45,27 +45,9 @@ _PATHS: dict[str, type[Body]] = {
 }
 _CHATS = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens")
 _INNER = (
-    "role",
-    "content",
-    "type",
-    "text",
-    "json_schema",
-    "schema",
-    "name",
-    "function",
-    "arguments",
-    "json",
-    "regex",
-    "mode",
-    "tool_call_id",
-    "tool_calls",
-    "reasoning",
-    "call_id",
-    "tool_use_id",
-    "output",
-    "input",
-    "thinking",
-    "format",
+    *("role", "content", "type", "text", "json_schema", "schema", "name", "function", "arguments", "json"),
+    *("regex", "mode", "tool_call_id", "tool_calls", "reasoning", "call_id", "tool_use_id", "output"),
+    *("input", "thinking", "format"),
 )
 _WORDS: tuple[object, ...] = (
     *(1, 2, 0, 0.5, True, "hi", [1, 2], [[1], [2]], ["a", "b"], [{"role": "user", "content": "hi"}], 1 << 31),

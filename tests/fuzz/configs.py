@@ -24,25 +24,10 @@ _WORDS = (
     *("safetensors", "http://h/m.tar", "models/tiny", "your_token_here", "quantize.py", None, 8, 2048, True),
 )
 _YAML = (
-    *(
-        "!!python/object/apply:os.system [echo]",
-        "&a [*a]",
-        "*x",
-        "&b {<<: *b}",
-        "2001-01-01",
-        "!!binary aGk=",
-    ),
-    *(
-        "!!set {a, b}",
-        "!!omap [a: 1]",
-        "!!timestamp x",
-        "!!bool x",
-        "!!int 1_000:99",
-        "0b2",
-        "- a",
-        "---",
-        "=",
-    ),
+    *("!!python/object/apply:os.system [echo]", "&a [*a]", "*x", "&b {<<: *b}", "2001-01-01"),
+    "!!binary aGk=",
+    *("!!set {a, b}", "!!omap [a: 1]", "!!timestamp x", "!!bool x", "!!int 1_000:99", "0b2", "- a", "---"),
+    "=",
     *("? [a, b]\n: c", "%YAML 9.9", "|\n text", "? {x: 1}", "!!float .", "1:2:3:4.5", "!!int ''", "!!null x"),
     *("paced", "{tokens_per_second: .nan}", "{tokens_per_second: 5}", "acme/tiny", "1", "5", "!!binary é"),
 )

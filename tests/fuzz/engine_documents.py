@@ -27,15 +27,8 @@ _ENTRIES = (
 )
 _EXAMPLE = manifest_bytes(Manifest(**EngineFacts(engine_kind="paced").model_dump(), files={}))
 _CONFIG_KEYS = (
-    *(
-        "pretrained_config",
-        "build_config",
-        "builder_config",
-        "mapping",
-        "version",
-        "quantization",
-        "model_type",
-    ),
+    *("pretrained_config", "build_config", "builder_config", "mapping", "version", "quantization"),
+    "model_type",
     *("world_size", "tp_size", "pp_size", "max_batch_size", "max_input_len", "max_seq_len", "plugin_config"),
     *("max_output_len", "dtype", "architectures", "vocab_size", "tensor_parallel", "max_position_embeddings"),
     *("pad_token_id", "eos_token_id", "max_num_tokens", "kv_cache_type", "quantization_config", "precision"),

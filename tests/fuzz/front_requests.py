@@ -40,14 +40,8 @@ _CONTENTS = (
     *("fp32_contents", "fp64_contents", "bytes_contents"),
 )
 _PARAMETERS = (
-    *(
-        "binary_data",
-        "binary_data_size",
-        "binary_data_output",
-        "triton_final_response",
-        "priority",
-        "timeout",
-    ),
+    *("binary_data", "binary_data_size", "binary_data_output", "triton_final_response", "priority"),
+    "timeout",
     *("sequence_id", "cog_triton_call", "shared_memory_region", "triton_enable_empty_final_response", ""),
 )
 _TAILS = (

@@ -1,4 +1,4 @@
-"""Prompts, templates, chats and stop lists of callers: out come their texts and nothing of ours."""
+"""Prompts, templates and chats of callers: out come their texts and nothing of ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from functools import cache
 
 from errors.coded_error import CodedError
 from runner.chat.template import ChatTemplate
-from runner.generation.stop_filter import StopFilter
 from runner.settings.prompt_template import format_prompt
 from tests.fuzz.choices import Choices, as_json
 from tests.fuzz.refusal import check_refusal
@@ -71,39 +70,3 @@ def messages(data: bytes) -> None:
 def _template() -> ChatTemplate:
     """One for all: its process takes 0.2 s to start."""
     return ChatTemplate({"default": CHAT_TEMPLATE}, {})
-
-
-def stop_list(data: bytes) -> None:
-    choices = Choices(data)
-    pool = (
-        "a",
-        "b",
-        "ab",
-        "aab",
-        "ba",
-        "aaa",
-        "",
-        "\n",
-        "]",
-        "^",
-        "-",
-        "\\",
-        "é",
-        "e\u0301",
-        "\ud800",
-        "a-z",
-    )
-    stops = choices.some(pool, 8)
-    if choices.flag():
-        stops += choices.text().split(",")
-    pieces = choices.some((*pool, "x", "aaaa", "abab"), 20)
-    try:
-        stop_filter = StopFilter(stops)
-    except CodedError as exc:
-        check_refusal(exc, "E1005")
-        return
-    out = "".join(map(stop_filter.push, pieces)) + stop_filter.finish()
-    text = "".join(pieces)
-    starts = [at for stop in stops if stop and (at := text.find(stop)) >= 0]
-    assert out == text[: min(starts, default=len(text))]
-    assert (stop_filter.matched is not None) == bool(starts)

@@ -36,7 +36,6 @@ TARGETS = {
     "engine_tar": Place("tars", ("engine",), 60),
     "prompt_template": Place("prompts", ("runner",), 1000),
     "messages": Place("prompts", ("runner",)),
-    "stop_list": Place("prompts", ("runner",), 1000),
     "chat_template": Place("chat_templates", ("runner", "jinja2"), 150),
     "triton_answers": Place("triton", ("runner",)),
     "engine_answers": Place("engine_socket", ("runner",), 150),

@@ -13,40 +13,10 @@ Chat = list[dict[str, Any]]
 
 _LETTERS = {"s": "system", "d": "developer", "u": "user", "a": "assistant", "t": "tool"}
 _SHAPES = (
-    *(
-        "u",
-        "s",
-        "d",
-        "su",
-        "du",
-        "sdu",
-        "ssu",
-        "uu",
-        "uau",
-        "uaau",
-        "suau",
-        "uauu",
-        "uptt",
-        "sPttu",
-        "au",
-        "sctu",
-    ),
+    *("u", "s", "d", "su", "du", "sdu", "ssu", "uu", "uau", "uaau", "suau", "uauu", "uptt", "sPttu"),
     *("uasu", "uadu", "suasu", "suadu", "uaus", "uas", "uad", "duau", "suaus", "au", "sctu"),
-    *(
-        "uct",
-        "succtt",
-        "uptt",
-        "sPttu",
-        "uctau",
-        "uctu",
-        "uctctu",
-        "uCt",
-        "sdCtsu",
-        "suCtCtdu",
-        "uc",
-        "ucau",
-        "uctauctu",
-    ),
+    *("uct", "succtt", "uptt", "sPttu", "uctau", "uctu", "uctctu", "uCt", "sdCtsu", "suCtCtdu", "uc"),
+    *("ucau", "uctauctu"),
     *("ueu", "uru", "uRt", "ueua", "suru"),
 )
 """Letters: c: a call, C: and a text, p: two calls, e: an empty answer, r: reasoning, R: and a call."""

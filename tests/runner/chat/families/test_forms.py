@@ -84,6 +84,24 @@ DSML = """Hm.<｜DSML｜function_calls>
 </｜DSML｜function_calls>"""
 
 
+CALLS = """<tool_call>
+{"name": "f", "arguments": {"text": "a</tool_call>}"}}
+</tool_call>
+<tool_call>
+{"name": "x"}
+</tool_call>"""
+HERMES: list[tuple[str, Any]] = [
+    (
+        "<think>\nIt is é.\n</think>\n\nI look. " + CALLS,
+        Message("I look. ", "It is é.", [*called('{"text": "a</tool_call>}"}'), Call("x", "{}")]),
+    ),
+    *((f"Hi <tool_call>{text} there", SAME) for text in ("oops", '{"foo": 1}', '{"name": 1}', "[]")),
+    ('Hi <tool_call>{"name" "a"} there', SAME),
+    ('Hi <tool_call>{"name": "f" ] there', Message("Hi ", "", called(""))),
+    ('a <tool_call>{"name": "ab"', Message("a ", "", [Call("ab", "")])),
+    ('a <tool_call>{"name": "f", "arguments": {"x": "', Message("a ", "", called('{"x": "'))),
+]
+"""Whether its markers are tokens or not."""
 TEXTS: dict[str, list[tuple[str, Any]]] = {
     "hermes": [
         ('<tool_call>{"arguments": {"text": "a"}, "name": "f"}</tool_call>', F_TEXT),
@@ -104,10 +122,9 @@ TEXTS: dict[str, list[tuple[str, Any]]] = {
         ("a\n<think>b</think>\n\nc", Message("a\nc", "b")),
         ("a\n\n<tool_call> b", SAME),
         ("a\n\n<think>b", Message("a\n\n", "b")),
+        *HERMES,
     ],
-    "hermes, markers as text": [
-        ("a <think> b", SAME),
-    ],
+    "hermes, markers as text": [("a <think> b", SAME), *HERMES],
     "qwen3-coder": [
         ("<function=f>\n</function>\n</tool_call>", F),
         ("Use <function=g> here", SAME),
@@ -286,7 +303,6 @@ def test_a_text_is_read(name: str, text: str, expected: Any) -> None:
     if isinstance(expected, list):
         expected = Message(calls=expected)
     assert message == (Message(expected) if isinstance(expected, str) else expected or Message(text))
-    assert all(json.loads(call.arguments) is not None for call in message.calls)
 
 
 UNENDED: dict[str, list[tuple[str, Any]]] = {
@@ -363,6 +379,22 @@ def test_a_missing_end_marker_hides_nothing(name: str, text: str, expected: list
     assert not message.content
 
 
+def test_ordinary_tokens_that_spell_a_marker_stay_text() -> None:
+    form = FORMS["hermes"]
+    tokenizer = tokenizer_with(form.special, form.added)
+    text = '<think> <tool_call>{"name": "a", "arguments": {}}</tool_call>'
+    ids = Writer(tokenizer).text(text).ids
+    assert message_of(read(decoder(form.family, tokenizer, tools=TOOLS), [ids])) == Message(text)
+    ids = Writer(tokenizer).text("Well </think> ").marker("<tool_call>").text(" hm").ids
+    made = decoder(form.family, tokenizer, tools=TOOLS, starts_in_reasoning=True)
+    assert message_of(read(made, [ids])) == Message("", "Well </think> <tool_call> hm")
+
+
+@pytest.mark.parametrize("text", ["", '{"name": "ab'])
+def test_a_call_that_is_cut_off_in_its_name_is_left_out_where_a_token_marked_it(text: str) -> None:
+    assert read_text("hermes", f"a <tool_call>{text}") == Message("a ")
+
+
 def test_a_marker_that_is_cut_within_a_character_is_no_text() -> None:
     begin = '<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="text" string="true">a'
     writer = Writer(tokenizer_with()).text(begin)
@@ -408,5 +440,6 @@ def test_reasoning_goes_on_where_the_prompt_opened_it(name: str) -> None:
     family = FORMS[name].family
     assert family.reasoning is not None
     assert family.opens_reasoning(f"<user> hi <assistant> {family.reasoning.begin}\n")
+    assert not family.opens_reasoning(f"<assistant> {family.reasoning.begin}\n\n{family.reasoning.end}\n\n")
     text = f"a{family.reasoning.end}"
     assert read_text(name, text, starts_in_reasoning=True) == Message("", "a")
