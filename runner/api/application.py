@@ -26,7 +26,7 @@ from runner.api.generation_response import Generate, GenerationResponse, Generat
 from runner.api.generations import PromptRequest
 from runner.api.idle_streams import IdleStreams
 from runner.api.limits import Admission, run_within
-from runner.api.messages import order as messages_order
+from runner.api.messages import to_chat as messages_to_chat
 from runner.api.messages.answers import InputTokens
 from runner.api.messages.bodies import CountTokensBody, MessagesBody
 from runner.api.messages.writer import MessagesWriter
@@ -52,7 +52,7 @@ from runner.api.openai.requests import (
     num_texts,
 )
 from runner.api.page.response import page_routes
-from runner.api.responses import order as responses_order
+from runner.api.responses import to_chat as responses_to_chat
 from runner.api.responses.answers import InputTokens as ResponseInputTokens
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.responses.writer import ResponsesWriter
@@ -91,7 +91,7 @@ class API:
         self._timeout_s = settings.openai_timeout_s
         self._admission = admission
         limits_thinking = supports(served.engine_kind, "chat_guides")
-        self._messages_order = partial(messages_order.chat_body, limits_thinking=limits_thinking)
+        self._messages_to_chat = partial(messages_to_chat.chat_body, limits_thinking=limits_thinking)
         self._service = GenerationService(
             generate, self._admission, self._timeout_s, IdleStreams(settings.openai_stream_keep_alive_s)
         )
@@ -151,18 +151,18 @@ class API:
         body = await self._read(request, ResponsesBody)
         model = self._served.find(body.model)
         is_large = call_of(request.scope).is_large
-        order = self._order(request, body, responses_order.chat_body)
+        prepare = self._preparing(request, body, responses_to_chat.chat_body)
         writer = ResponsesWriter(body, model, is_large=is_large)
-        return GenerationResponse(self._service, 1, order, writer, is_stream=bool(body.stream))
+        return GenerationResponse(self._service, 1, prepare, writer, is_stream=bool(body.stream))
 
     async def messages(self, request: Request) -> Response:
         body = await self._read(request, MessagesBody)
-        order = self._order(request, body, self._messages_order)
-        writer = MessagesWriter(self._served.find(body.model), messages_order.fields_of(body))
-        return GenerationResponse(self._service, 1, order, writer, is_stream=bool(body.stream))
+        prepare = self._preparing(request, body, self._messages_to_chat)
+        writer = MessagesWriter(self._served.find(body.model), messages_to_chat.fields_of(body))
+        return GenerationResponse(self._service, 1, prepare, writer, is_stream=bool(body.stream))
 
-    def _order(self, request: Request, body: B, chat_body: Callable[[B], ChatBody]) -> Prepare:
-        """Makes the request of a body of which ``chat_body`` makes the order of a chat."""
+    def _preparing(self, request: Request, body: B, chat_body: Callable[[B], ChatBody]) -> Prepare:
+        """Return what makes the request of a body that ``chat_body`` converts into a chat."""
 
         def work(body: B, served: Served) -> PromptRequest:
             return chat_request(chat_body(body), served)
@@ -175,22 +175,22 @@ class API:
     async def count_tokens(self, request: Request) -> Response:
         body = await self._read(request, CountTokensBody)
         self._served.find(body.model)
-        order = self._order(request, body, self._messages_order)
-        return await self._counted(request, order, InputTokens, messages_order.fields_of(body))
+        prepare = self._preparing(request, body, self._messages_to_chat)
+        return await self._counted(request, prepare, InputTokens, messages_to_chat.fields_of(body))
 
     async def count_response_tokens(self, request: Request) -> Response:
         body = await self._read(request, ResponsesBody)
         self._served.find(body.model)
-        order = self._order(request, body, responses_order.chat_body)
-        return await self._counted(request, order, ResponseInputTokens, responses_order.fields_of(body))
+        prepare = self._preparing(request, body, responses_to_chat.chat_body)
+        return await self._counted(request, prepare, ResponseInputTokens, responses_to_chat.fields_of(body))
 
     async def _counted(
-        self, request: Request, order: Prepare, answer: Callable[[int], object], fields: Fields
+        self, request: Request, prepare: Prepare, answer: Callable[[int], object], fields: Fields
     ) -> Response:
-        """How many tokens the prompt of ``order`` has."""
+        """Answer how many tokens the prompt of the prepared request has."""
 
         async def count() -> int:
-            (found,) = await order()
+            (found,) = await prepare()
             prompt = cast(str, found.request.prompt)
             return len(await self._served.model.encode(prompt, adds_special_tokens=False))
 

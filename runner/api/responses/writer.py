@@ -28,7 +28,7 @@ from runner.api.responses.answers import (
     Usage,
 )
 from runner.api.responses.bodies import ResponsesBody
-from runner.api.responses.order import fields_of, namespaces
+from runner.api.responses.to_chat import fields_of, namespaces
 
 _encode = msgspec.json.Encoder().encode
 _IDS = {"text": "msg_", "reasoning": "rs_", "call": "fc_"}

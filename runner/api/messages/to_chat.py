@@ -1,4 +1,4 @@
-"""From the body of POST /v1/messages to the order of a chat."""
+"""Conversion of the body of POST /v1/messages into a body of chat completions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from errors.requests import InvalidInput
 from runner.api.error_response import Fields
 from runner.api.messages import bodies
 from runner.api.openai.bodies import ChatBody, Object
-from runner.api.openai.orders import call_of, chat_order, format_by, function_named, joined
+from runner.api.openai.to_chat import call_of, format_by, function_named, joined, make_chat_body
 from runner.chat.turns import combined
 
 _NAMES = (
@@ -19,7 +19,7 @@ _NAMES = (
     (r"^(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
     (r"^(tools\[\d+\]|tool_choice)\.function", r"\1"),
 )
-"""Fields of the chat's order by their names here, as regular expressions."""
+"""Fields of the chat's body by their names here, as regular expressions."""
 _OWN_TOOLS_ONLY = "custom, because this server runs no tools itself and has none of Anthropic's"
 _CHOICES = {bodies.AnyTool: "required", bodies.NoTool: "none"}
 
@@ -41,7 +41,7 @@ def chat_body(body: bodies.CountTokensBody, *, limits_thinking: bool) -> ChatBod
     messages = combined(_messages(body))
     continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     choice, thinking, output = body.tool_choice, body.thinking, body.output_config or bodies.OutputOptions()
-    return chat_order(
+    return make_chat_body(
         body,
         messages=messages,
         continue_final_message=continues or None,

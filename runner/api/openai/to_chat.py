@@ -1,4 +1,4 @@
-"""The order of a chat, made from the body of another API."""
+"""Parts of a body of chat completions that is made from the body of another API."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -32,8 +32,8 @@ def function_named(name: object) -> Object:
     return {"type": "function", "function": {"name": name}}
 
 
-def chat_order(body: SamplingBody, **fields: Any) -> ChatBody:
-    """A chat with the fields that all bodies have, and ``fields``. Raises E1005 with the chat's field."""
+def make_chat_body(body: SamplingBody, **fields: Any) -> ChatBody:
+    """Return a chat with the shared fields of ``body`` and ``fields``. Raises E1005 with the chat's field."""
     shared = {name: getattr(body, name) for name in SamplingBody.__struct_fields__}
     given = {name: value for name, value in {**shared, **fields}.items() if value is not None}
     return convert(given, ChatBody)

@@ -1,4 +1,4 @@
-"""Bodies of the Responses and Messages APIs become the order of the same chat."""
+"""Bodies of the Responses and Messages APIs become the body of the same chat."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from errors.requests import InvalidInput
 from runner.api.error_response import describe
 from runner.api.generations import Piece
 from runner.api.messages.bodies import CountTokensBody
-from runner.api.messages.order import chat_body as order_of_messages
+from runner.api.messages.to_chat import chat_body as chat_of_messages
 from runner.api.responses.bodies import ResponsesBody
-from runner.api.responses.order import chat_body as order_of_response
-from runner.api.responses.order import fields_of
+from runner.api.responses.to_chat import chat_body as chat_of_response
+from runner.api.responses.to_chat import fields_of
 from runner.api.responses.writer import ResponsesWriter
 from runner.api.validation import convert
 from runner.chat.families.parts import CallStart, Part
@@ -66,22 +66,22 @@ def test_a_conversation_of_messages_is_that_of_a_chat() -> None:
         "thinking": {"type": "enabled", "budget_tokens": 2000},
         "output_config": {"effort": "max"},
     }
-    order = order_of_messages(convert(body, CountTokensBody), limits_thinking=True)
-    assert order.messages == CHAT
-    assert order.parallel_tool_calls is False
-    assert order.thinking_token_budget == 2000
-    assert order.reasoning_effort == "max"
-    order = order_of_messages(
+    chat = chat_of_messages(convert(body, CountTokensBody), limits_thinking=True)
+    assert chat.messages == CHAT
+    assert chat.parallel_tool_calls is False
+    assert chat.thinking_token_budget == 2000
+    assert chat.reasoning_effort == "max"
+    chat = chat_of_messages(
         convert(body | {"thinking": {"type": "disabled"}}, CountTokensBody), limits_thinking=True
     )
-    assert order.reasoning_effort == "none"
-    assert "weather" in str(order.tools)
-    assert "weather" in str(order.tool_choice)
+    assert chat.reasoning_effort == "none"
+    assert "weather" in str(chat.tools)
+    assert "weather" in str(chat.tool_choice)
 
 
 def test_an_item_whose_type_is_null_is_a_message() -> None:
     items = [{"type": None, "role": "user", "content": "Warm?", "id": None}]
-    assert order_of_response(convert({"input": items}, ResponsesBody)).messages == [CHAT[1]]
+    assert chat_of_response(convert({"input": items}, ResponsesBody)).messages == [CHAT[1]]
 
 
 def test_a_conversation_of_items_is_that_of_a_chat() -> None:
@@ -113,19 +113,19 @@ def test_a_conversation_of_items_is_that_of_a_chat() -> None:
         },
         "reasoning": {"effort": "low", "summary": "auto"},
     }
-    order = order_of_response(convert(body, ResponsesBody))
-    arguments = order.messages[2]["tool_calls"][0]["function"]
+    chat = chat_of_response(convert(body, ResponsesBody))
+    arguments = chat.messages[2]["tool_calls"][0]["function"]
     arguments["arguments"] = json.loads(arguments["arguments"])
-    assert order.messages == CHAT
-    assert order.reasoning_effort == "low"
-    assert "weather" in str(order.tools)
-    assert "weather" in str(order.tool_choice)
+    assert chat.messages == CHAT
+    assert chat.reasoning_effort == "low"
+    assert "weather" in str(chat.tools)
+    assert "weather" in str(chat.tool_choice)
 
 
 def test_leading_system_and_developer_items_are_one_system_message() -> None:
     items = [{"role": role, "content": role} for role in ("system", "developer", "user", "developer")]
-    order = order_of_response(convert({"input": items, "instructions": "First."}, ResponsesBody))
-    assert [(each["role"], each["content"]) for each in order.messages] == [
+    chat = chat_of_response(convert({"input": items, "instructions": "First."}, ResponsesBody))
+    assert [(each["role"], each["content"]) for each in chat.messages] == [
         ("system", "First.\n\nsystem\n\ndeveloper"),
         ("user", "user"),
         ("system", "developer"),
@@ -137,11 +137,11 @@ def test_turns_in_a_row_are_one() -> None:
     for turn in turns:
         turn["role"] = {"u": "user", "s": "system", "a": "assistant"}[turn["role"]]
     expected = [("user", "1\n\n2"), ("system", "3"), ("assistant", "4\n\n5"), ("user", "6\n\n7")]
-    for order in (
-        order_of_messages(convert({"messages": turns}, CountTokensBody), limits_thinking=True),
-        order_of_response(convert({"input": turns}, ResponsesBody)),
+    for chat in (
+        chat_of_messages(convert({"messages": turns}, CountTokensBody), limits_thinking=True),
+        chat_of_response(convert({"input": turns}, ResponsesBody)),
     ):
-        assert [(each["role"], each["content"]) for each in order.messages] == expected
+        assert [(each["role"], each["content"]) for each in chat.messages] == expected
 
 
 @pytest.mark.parametrize("arguments", [{"city": "Paris"}, '{"city": "Par', "", None, [1]])
@@ -149,11 +149,11 @@ def test_a_model_may_have_written_anything_as_arguments(arguments: object) -> No
     use = {"type": "tool_use", "id": "c1", "name": "weather", "input": arguments}
     call = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": arguments}
     messages = {"messages": [{"role": "assistant", "content": [use]}]}
-    for order in (
-        order_of_messages(convert(messages, CountTokensBody), limits_thinking=True),
-        order_of_response(convert({"input": [call]}, ResponsesBody)),
+    for chat in (
+        chat_of_messages(convert(messages, CountTokensBody), limits_thinking=True),
+        chat_of_response(convert({"input": [call]}, ResponsesBody)),
     ):
-        ((made,),) = (each["tool_calls"] for each in order.messages)
+        ((made,),) = (each["tool_calls"] for each in chat.messages)
         assert made["function"]["arguments"] == arguments
 
 
@@ -183,7 +183,7 @@ def test_a_model_may_have_written_anything_as_arguments(arguments: object) -> No
 def test_an_error_names_the_responses_own_field(field: str, value: object, named: str) -> None:
     body = convert({"input": "x", field: value}, ResponsesBody)
     with pytest.raises(InvalidInput) as raised:
-        order_of_response(body)
+        chat_of_response(body)
     assert describe(raised.value, fields_of(body)).message.startswith(f"{named} must be ")
 
 
@@ -192,9 +192,9 @@ def test_functions_of_a_namespace_are_told_apart_by_it() -> None:
     spaces = [{"type": "namespace", "name": name, "tools": [function]} for name in ("mcp__a__", "b")]
     call = {"type": "function_call", "call_id": "1", "name": "search", "arguments": "{}", "namespace": "b"}
     body = convert({"input": [call], "tools": [*spaces, function]}, ResponsesBody)
-    order = order_of_response(body)
-    assert [tool.function.name for tool in order.tools or ()] == ["mcp__a__search", "b__search", "search"]
-    assert order.messages[0]["tool_calls"][0]["function"]["name"] == "b__search"
+    chat = chat_of_response(body)
+    assert [tool.function.name for tool in chat.tools or ()] == ["mcp__a__search", "b__search", "search"]
+    assert chat.messages[0]["tool_calls"][0]["function"]["name"] == "b__search"
     parts: list[Part] = [CallStart("mcp__a__search"), CallStart("search")]
     writer = ResponsesWriter(body, "m", is_large=False)
     writer.events([Piece(0, "", parts=parts)], GENERATIONS)
@@ -208,7 +208,7 @@ def test_functions_of_a_namespace_are_told_apart_by_it() -> None:
 def test_a_tool_in_a_namespace_that_is_no_function_is_refused() -> None:
     tools = [{"type": "namespace", "name": "a", "tools": [{"type": "custom", "name": "f"}]}]
     with pytest.raises(InvalidInput, match=r"tools\[0\]\.tools\[0\]\.type must be function"):
-        order_of_response(convert({"input": "x", "tools": tools}, ResponsesBody))
+        chat_of_response(convert({"input": "x", "tools": tools}, ResponsesBody))
 
 
 def test_a_name_that_no_tool_can_have_is_found_after_a_namespace() -> None:
@@ -216,10 +216,10 @@ def test_a_name_that_no_tool_can_have_is_found_after_a_namespace() -> None:
     spaces = [{"type": "namespace", "name": name, "tools": functions[:3]} for name in ("a", "b")]
     body = {"input": "x", "tools": [*spaces, functions[3]]}
     with pytest.raises(InvalidInput, match=r" tools\[2\]\.name must be "):
-        order_of_response(convert(body, ResponsesBody))
+        chat_of_response(convert(body, ResponsesBody))
     spaces[1]["name"] = "b" * 127
     with pytest.raises(InvalidInput, match=r" tools\[1\]\.tools\[0\]\.name must be "):
-        order_of_response(convert(body, ResponsesBody))
+        chat_of_response(convert(body, ResponsesBody))
 
 
 def test_a_long_namespace_is_refused_before_it_is_repeated() -> None:
@@ -230,7 +230,7 @@ def test_a_long_namespace_is_refused_before_it_is_repeated() -> None:
     try:
         ResponsesWriter(body, "m", is_large=True)
         with pytest.raises(InvalidInput, match=r" tools\[0\]\.name must be "):
-            order_of_response(body)
+            chat_of_response(body)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""From the body of POST /v1/responses to the order of a chat."""
+"""Conversion of the body of POST /v1/responses into a body of chat completions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from errors.api import UnknownField
 from errors.requests import InvalidInput
 from runner.api.error_response import Fields
 from runner.api.openai.bodies import MAX_TOOL_NAME, AnyObject, ChatBody, Object, ToolName
-from runner.api.openai.orders import call_of, chat_order, format_by, function_named, joined
+from runner.api.openai.to_chat import call_of, format_by, function_named, joined, make_chat_body
 from runner.api.responses import bodies
 from runner.api.validation import convert
 from runner.chat.turns import combined
@@ -23,7 +23,7 @@ _NAMES = (
     (r"^(tools\[\d+\]|tool_choice)\.function", r"\1"),
     (r"^tool_choice\.allowed_tools(\.tools\[\d+\])?(\.function)?", r"tool_choice\1"),
 )
-"""Fields of the chat's order by their names here, as regular expressions."""
+"""Fields of the chat's body by their names here, as regular expressions."""
 _INCLUDED_WITHOUT_EFFECT = ("reasoning.encrypted_content",)
 _NOT_STORED = "send the whole conversation as input, because this server stores no responses"
 _REFUSED = {
@@ -46,7 +46,7 @@ def fields_of(body: bodies.ResponsesBody) -> Fields:
 def chat_body(body: bodies.ResponsesBody) -> ChatBody:
     """Raises E1005 and E1601 with the field."""
     _check_supported(body)
-    return chat_order(
+    return make_chat_body(
         body,
         messages=_messages(body),
         max_tokens=body.max_output_tokens,
@@ -112,7 +112,7 @@ def _tool(tool: Object, place: str, namespace: str | None = None) -> Object:
     if tool.get("type") != "function":
         raise InvalidInput(name=f"{place}.type", expected=_OWN_TOOLS_ONLY, value=tool.get("type"))
     function = convert(tool, bodies.FunctionTool, place)
-    # NOTE: here, as the chat's order numbers the functions of all namespaces.
+    # NOTE: here, as the chat's body numbers the functions of all namespaces.
     function.name = convert(_full_name(namespace, function.name), ToolName, f"{place}.name")
     return {"type": "function", "function": msgspec.structs.asdict(function)}
 
