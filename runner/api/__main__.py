@@ -15,14 +15,14 @@ from runner.api.application import API
 from runner.api.asgi import make_application
 from runner.api.call import GENERATION_PATHS, Call
 from runner.api.call_observer import CallObserver
-from runner.api.limits import Admission
+from runner.api.limits import TextLimit
 from runner.api.served import Served
 from runner.api.server import Server
 from runner.api.start import Start
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Output, Submit
 from runner.engines.protocol.outlet import Outlet, Outputs
-from runner.generation.admission import RequestGuard
+from runner.generation.admission import Admission
 from runner.generation.generation import Generation, TokenSource
 from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest
@@ -68,7 +68,7 @@ async def serve(start: Start) -> None:
     tracing = open_tracing(settings.otlp_traces_url, settings.service_name, names[0])
     shapes = RequestShapes("openai", start.shapes_path)
     async with _client(start, kind) as client:
-        requests = RequestGuard(client, shapes)
+        requests = Admission(client, shapes)
 
         def generate(request: GenerationRequest, call: Call) -> Generation:
             request = request.with_priority(settings.min_priority, call.api_key)
@@ -90,8 +90,8 @@ async def serve(start: Start) -> None:
                 meter=RequestMeter(meter),
             )
 
-        admission = Admission(settings.openai_max_requests, start.texts_fd, start.number)
-        api = API(served, client.is_answering, generate, start.metrics_dir, admission)
+        text_limit = TextLimit(settings.openai_max_requests, start.texts_fd, start.number)
+        api = API(served, client.is_answering, generate, start.metrics_dir, text_limit)
         application = make_application(api, served)
         observed = CallObserver(application, meter, is_log_json=is_log_json, tracing=tracing)
         freeze_loaded_objects()

@@ -25,7 +25,7 @@ from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generation_response import Generate, GenerationResponse, GenerationService, Prepare
 from runner.api.generations import PromptRequest
 from runner.api.idle_streams import IdleStreams
-from runner.api.limits import Admission, run_within
+from runner.api.limits import TextLimit, run_within
 from runner.api.messages import to_chat as messages_to_chat
 from runner.api.messages.answers import InputTokens
 from runner.api.messages.bodies import CountTokensBody, MessagesBody
@@ -77,7 +77,7 @@ class API:
         is_engine_ready: Callable[[], Awaitable[bool]],
         generate: Generate,
         metrics_dir: Path,
-        admission: Admission,
+        text_limit: TextLimit,
     ) -> None:
         settings = served.settings
         self._served = served
@@ -89,11 +89,11 @@ class API:
         self._chats = [ThreadPoolExecutor(count, "chat") for count in _CHAT_THREADS]
         self._exposition: asyncio.Task[str] | None = None
         self._timeout_s = settings.openai_timeout_s
-        self._admission = admission
+        self._text_limit = text_limit
         limits_thinking = supports(served.engine_kind, "chat_guides")
         self._messages_to_chat = partial(messages_to_chat.chat_body, limits_thinking=limits_thinking)
         self._service = GenerationService(
-            generate, self._admission, self._timeout_s, IdleStreams(settings.openai_stream_keep_alive_s)
+            generate, self._text_limit, self._timeout_s, IdleStreams(settings.openai_stream_keep_alive_s)
         )
 
     def routes(self) -> list[Route]:
@@ -202,7 +202,7 @@ class API:
     def _generated(
         self, body: GenerationBody, num_prompts: int, prepare: Prepare, writer: ChoicesWriter
     ) -> Response:
-        texts = num_texts(body, num_prompts, self._admission.limit)
+        texts = num_texts(body, num_prompts, self._text_limit.limit)
         return GenerationResponse(self._service, texts, prepare, writer, is_stream=bool(body.stream))
 
     async def embeddings(self, request: Request) -> Response:
@@ -252,12 +252,12 @@ class API:
         if path in GENERATION_PATHS:
             is_embedding = self._served.model.pooling is not None
             check_task(embeds=path == EMBEDDINGS_PATH, is_embedding=is_embedding)
-        self._admission.check(1)
+        self._text_limit.check(1)
         return await self._bodies.read(request, kind)
 
     async def _run(self, work: Coroutine[Any, Any, T], request: Request) -> T:
         """The result of ``work``, which counts as a text. Raises E1607, E2601, ClientDisconnect."""
-        with closing(work), self._admission.admit(1):
+        with closing(work), self._text_limit.admit(1):
             return await run_within(work, call_of(request.scope), self._timeout_s)
 
     async def ready(self, request: Request) -> Response:

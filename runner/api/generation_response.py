@@ -18,7 +18,7 @@ from runner.api.call import Call, ClientConnection, call_of
 from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generations import Generations, Piece, PromptRequest
 from runner.api.idle_streams import IdleStreams
-from runner.api.limits import Admission, Admitted, run_within
+from runner.api.limits import Admitted, TextLimit, run_within
 from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
@@ -42,7 +42,7 @@ class GenerationService:
     """What generates, within the limits of this server."""
 
     generate: Generate
-    admission: Admission
+    text_limit: TextLimit
     timeout_s: float
     idle_streams: IdleStreams
 
@@ -105,7 +105,7 @@ class GenerationResponse(Response):
         self._send, self._connection = send, call.connection
         response: Response | None
         try:
-            with service.admission.admit(self._num_texts) as admitted:
+            with service.text_limit.admit(self._num_texts) as admitted:
                 answer = self._generate(call, admitted)
                 response = await run_within(answer, call, service.timeout_s, self._fail)
         except ClientDisconnect:

@@ -32,7 +32,7 @@ def clear_count(descriptor: int, number: int) -> None:
     os.pwrite(descriptor, bytes(_NUMBER_BYTES), _NUMBER_BYTES * number)
 
 
-class Admission:
+class TextLimit:
     """Counts the texts that are being generated, by this process and by the others of the API.
 
     NOTE: processes that count at the same moment may together be above the limit, each by one request.
@@ -64,12 +64,12 @@ class Admission:
 class Admitted:
     """Texts that are counted until ``release``, or until the block ends."""
 
-    def __init__(self, admission: Admission, count: int) -> None:
-        self._admission = admission
+    def __init__(self, text_limit: TextLimit, count: int) -> None:
+        self._limit = text_limit
         self._count = count
 
     def release(self) -> None:
-        self._admission.subtract(self._count)
+        self._limit.subtract(self._count)
         self._count = 0
 
     def __enter__(self) -> Admitted:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from errors.coded_error import CodedError
 from runner.api.error_response import Fields, body_of, status_of
-from runner.generation.admission import RequestGuard
+from runner.generation.admission import Admission
 from runner.http.connection import Refusal
 from runner.http.connections import Limits
 from runner.http.server import OTHER_FILES, HTTPServer
@@ -34,7 +34,7 @@ class Server:
         self,
         application: ASGIApp,
         settings: Settings,
-        requests: RequestGuard,
+        requests: Admission,
         tracing: Tracing | None,
         others: Sequence[socket.socket] = (),
     ) -> None:

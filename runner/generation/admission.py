@@ -48,7 +48,7 @@ class EngineSource(TokenSource, Protocol):
         ...
 
 
-class RequestGuard:
+class Admission:
     """A source of tokens in front of ``engine``. ``shapes`` records the requests' shapes."""
 
     def __init__(self, engine: EngineSource, shapes: RequestShapes | None = None) -> None:

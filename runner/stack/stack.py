@@ -20,7 +20,7 @@ from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.coalescing import Coalescing
 from runner.engines.server.start import EngineStart
 from runner.engines.server.supervisor import EngineServer
-from runner.generation.admission import RequestGuard
+from runner.generation.admission import Admission
 from runner.observability.meter import clear_folder
 from runner.observability.tracing import engine_traces
 from runner.settings.paths import (
@@ -56,7 +56,7 @@ class EngineStack:
     triton: TritonServer
     triton_url: str
     """Of Triton itself: clients use the front."""
-    requests: RequestGuard
+    requests: Admission
 
     def __init__(
         self, settings: Settings, log: Log, unrecoverable: asyncio.Event, on_restart: Callable[[], object]
@@ -126,7 +126,7 @@ class EngineStack:
         )
         if not rendered.is_cpp:
             client = await self._start_engine_server(engine, rendered)
-            self.requests = RequestGuard(client, self._shapes)
+            self.requests = Admission(client, self._shapes)
         front = TritonFront(
             settings, ports, manifest.engine_kind, self.engine_socket, self._log, self.failure_log().add
         )
@@ -141,7 +141,7 @@ class EngineStack:
 
         self.cpp_backend = TritonAddress(host=LOOPBACK, port=ports.grpc, model=SLOT, is_external=False)
         client = NvidiaClient(self.cpp_backend, self._settings.triton_timeout_s)
-        self.requests = RequestGuard(await self._exits.enter_async_context(client), self._shapes)
+        self.requests = Admission(await self._exits.enter_async_context(client), self._shapes)
 
     async def _start_engine_server(self, engine: Engine, rendered: Rendered) -> EngineClient:
         """Returns this process's client of it."""

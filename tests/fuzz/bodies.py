@@ -15,7 +15,7 @@ from runner.api.application import API
 from runner.api.asgi import make_application
 from runner.api.call import Call
 from runner.api.call_observer import CallObserver
-from runner.api.limits import Admission
+from runner.api.limits import TextLimit
 from runner.api.messages.bodies import CountTokensBody, MessagesBody
 from runner.api.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.responses.bodies import ResponsesBody
@@ -145,7 +145,7 @@ def transport() -> httpx.ASGITransport:
         return Generation(request, model, _FixedTokens())
 
     folder = Path(tempfile.mkdtemp(prefix="fuzz-metrics-"))
-    api = API(served, _is_ready, generate, folder, Admission(settings.openai_max_requests))
+    api = API(served, _is_ready, generate, folder, TextLimit(settings.openai_max_requests))
     application = make_application(api, served)
     watched = CallObserver(application, Meter("openai", folder), is_log_json=False, tracing=None)
     return httpx.ASGITransport(watched)

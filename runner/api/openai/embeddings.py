@@ -58,9 +58,9 @@ class EmbeddingResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, call = self._service, call_of(scope)
         call.model = self._model
-        count = min(len(self._left), _MOST_TOGETHER, service.admission.limit)
+        count = min(len(self._left), _MOST_TOGETHER, service.text_limit.limit)
         try:
-            with service.admission.admit(count):
+            with service.text_limit.admit(count):
                 await run_within(self._embed_all(count, call), call, service.timeout_s, self._fail)
         except ClientDisconnect:
             return  # There is nothing to answer.

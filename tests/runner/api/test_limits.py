@@ -7,12 +7,12 @@ import os
 import pytest
 
 from errors.api import TooManyRequests
-from runner.api.limits import Admission, clear_count, shared_counts
+from runner.api.limits import TextLimit, clear_count, shared_counts
 
 
 def test_the_texts_of_all_processes_count_and_those_of_one_that_ended_do_not() -> None:
     shared = shared_counts(2)
-    first, second = (Admission(5, shared, number) for number in range(2))
+    first, second = (TextLimit(5, shared, number) for number in range(2))
     with first.admit(3), second.admit(2) as texts:
         with pytest.raises(TooManyRequests) as raised:
             first.check(1)
@@ -25,7 +25,7 @@ def test_the_texts_of_all_processes_count_and_those_of_one_that_ended_do_not() -
 
 
 def test_a_process_alone_counts_its_own() -> None:
-    admission = Admission(2)
-    with admission.admit(2), pytest.raises(TooManyRequests):
-        admission.check(1)
-    admission.check(2)
+    text_limit = TextLimit(2)
+    with text_limit.admit(2), pytest.raises(TooManyRequests):
+        text_limit.check(1)
+    text_limit.check(2)

@@ -13,7 +13,7 @@ from runner.api.application import API
 from runner.api.asgi import make_application
 from runner.api.call import Call
 from runner.api.call_observer import CallObserver
-from runner.api.limits import Admission
+from runner.api.limits import TextLimit
 from runner.api.served import Served
 from runner.chat.families.json_families import HERMES
 from runner.chat.template import ChatTemplate
@@ -50,8 +50,8 @@ class WritingModel:
         served = Served(
             self.facts, load_settings({"ENGINE_DIR": ".", **environment}), "transformers", ("model",)
         )
-        admission = Admission(served.settings.openai_max_requests)
-        api = API(served, self._is_ready, self._generation, folder, admission)
+        text_limit = TextLimit(served.settings.openai_max_requests)
+        api = API(served, self._is_ready, self._generation, folder, text_limit)
         application = make_application(api, served)
         watched = CallObserver(application, Meter("openai", folder), is_log_json=False, tracing=None)
         self.application = watched

@@ -15,7 +15,7 @@ from errors.requests import PromptTooLong
 from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.protocol.messages import Output, Submit
 from runner.engines.protocol.outlet import Outlet
-from runner.generation.admission import RequestGuard
+from runner.generation.admission import Admission
 
 CRASHED = EngineCrashed(engine_kind="paced", reason="it ended", was_ready=True)
 NOT_READY = EngineCrashed(engine_kind="paced", reason="it is not ready yet", was_ready=False)
@@ -54,8 +54,8 @@ class StandInEngine:
 
 def ask(engine: StandInEngine) -> list[int]:
     async def tokens() -> list[int]:
-        guard = RequestGuard(engine)
-        return [token async for output in guard.generate(SUBMIT) for token in output.tokens]
+        admission = Admission(engine)
+        return [token async for output in admission.generate(SUBMIT) for token in output.tokens]
 
     return asyncio.run(tokens())
 
@@ -86,10 +86,10 @@ def test_a_request_is_sent_again_only_once() -> None:
 
 def test_a_guard_that_refuses_ends_new_requests_with_e2110_and_does_not_ask_the_engine() -> None:
     async def run(engine: StandInEngine) -> None:
-        guard = RequestGuard(engine)
-        guard.refuse("it was asked to")
+        admission = Admission(engine)
+        admission.refuse("it was asked to")
         with pytest.raises(ServerStopping, match="it was asked to"):
-            await anext(guard.generate(SUBMIT))
+            await anext(admission.generate(SUBMIT))
 
     engine = StandInEngine((7, None))
     asyncio.run(run(engine))
@@ -99,10 +99,10 @@ def test_a_guard_that_refuses_ends_new_requests_with_e2110_and_does_not_ask_the_
 @pytest.mark.parametrize("error", [CRASHED, TritonUnavailable(reason="gone")])
 def test_what_the_end_of_the_grace_period_cuts_is_e2110(error: CodedError) -> None:
     async def run() -> None:
-        guard = RequestGuard(StandInEngine((7, error)))
-        outputs = guard.generate(SUBMIT)
+        admission = Admission(StandInEngine((7, error)))
+        outputs = admission.generate(SUBMIT)
         await anext(outputs)
-        guard.end_all("it was asked to")
+        admission.end_all("it was asked to")
         with pytest.raises(ServerStopping):
             await anext(outputs)
 

@@ -17,7 +17,7 @@ from runner.api.generations import Generations, PromptRequest
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Sampling
 from runner.generation import prompt_ids
-from runner.generation.admission import RequestGuard
+from runner.generation.admission import Admission
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts, load_model_facts
 from runner.generation.request import GenerationRequest
@@ -219,7 +219,7 @@ def test_a_prompt_that_was_sent_is_not_kept(served: Served) -> None:
                 await asyncio.sleep(0.01)
             nonlocal prompt
             generation = Generation(
-                GenerationRequest(prompt, 30, 0, (), GREEDY), served.facts, RequestGuard(client)
+                GenerationRequest(prompt, 30, 0, (), GREEDY), served.facts, Admission(client)
             )
             del prompt
             async with aclosing(generation.text()) as texts:

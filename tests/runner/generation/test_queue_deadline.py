@@ -11,7 +11,7 @@ from errors.engines import EngineCrashed
 from errors.requests import QueueDeadlinePassed
 from runner.engines.protocol.messages import Output, Submit
 from runner.engines.protocol.outlet import Outlet, Outputs
-from runner.generation.admission import RequestGuard
+from runner.generation.admission import Admission
 from runner.generation.queue_deadline import begun_within
 
 
@@ -105,9 +105,9 @@ def test_a_client_that_leaves_at_the_first_token_is_noticed(num_turns: int) -> N
 
 def test_the_wait_for_an_engine_that_is_away_counts() -> None:
     async def run() -> None:
-        guard = RequestGuard(Away())
+        admission = Admission(Away())
         with pytest.raises(QueueDeadlinePassed):
-            await texts(guard.generate(Submit(0, [5], 3, max_queue_ms=60)))
-        assert guard.num_running == 0
+            await texts(admission.generate(Submit(0, [5], 3, max_queue_ms=60)))
+        assert admission.num_running == 0
 
     asyncio.run(run())
