@@ -18,7 +18,7 @@ from runner.api.call_observer import CallObserver
 from runner.api.limits import TextLimit
 from runner.api.served import Served
 from runner.api.server import Server
-from runner.api.start import Start
+from runner.api.start import APIStart
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Output, Submit
 from runner.engines.protocol.outlet import Outlet, Outputs
@@ -51,7 +51,7 @@ class _Releasing:
         return self._source.generate(submit, outlet)
 
 
-async def serve(start: Start) -> None:
+async def serve(start: APIStart) -> None:
     """Serve until SIGTERM. Raises a CodedError if the model can't be read."""
     settings = start.settings
     engine = load(settings.engine_dir)
@@ -101,7 +101,7 @@ async def serve(start: Start) -> None:
         await server.serve([socket.socket(fileno=each) for each in start.socket_fds])
 
 
-def _client(start: Start, kind: str) -> NvidiaClient | EngineClient:
+def _client(start: APIStart, kind: str) -> NvidiaClient | EngineClient:
     timeout_s = start.settings.triton_timeout_s
     if start.triton is not None:
         from runner.triton_server.nvidia_client import NvidiaClient  # gRPC's messages take time to import.
@@ -113,7 +113,7 @@ def _client(start: Start, kind: str) -> NvidiaClient | EngineClient:
 
 def main() -> int:
     sys.setswitchinterval(_SWITCH_S)
-    start = Start.model_validate_json(sys.stdin.read())
+    start = APIStart.model_validate_json(sys.stdin.read())
     try:
         asyncio.run(serve(start))
     except CodedError as exc:

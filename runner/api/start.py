@@ -8,7 +8,7 @@ from runner.settings.settings import Settings
 from runner.settings.triton_address import TritonAddress
 
 
-class Start(BaseModel):
+class APIStart(BaseModel):
     """``settings.engine_dir`` is the folder of the engine; the sockets are listening already."""
 
     model_config = ConfigDict(frozen=True)

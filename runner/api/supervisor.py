@@ -23,7 +23,7 @@ from errors.coded_error import CodedError
 from errors.triton import ServerStopping
 from runner.api.call import is_generation
 from runner.api.limits import clear_count, shared_counts
-from runner.api.start import Start
+from runner.api.start import APIStart
 from runner.observability.logs import JSON, log_refusal
 from runner.observability.meter import Meter
 from runner.settings.paths import metrics_dir, openai_shapes_paths
@@ -187,7 +187,7 @@ class APIServer(SupervisedProcess):
         own = self._listeners[self._number]
         others = [each.fileno() for each in self._listeners if each is not own]
         sockets = [each.fileno() for each in (own, self._own_listener) if each is not None]
-        start = Start(
+        start = APIStart(
             metrics_dir=metrics_dir(self._settings.triton_http_port),
             shapes_path=self._shapes_path,
             settings=self._settings,
