@@ -22,7 +22,9 @@ def _piece(document: dict[str, Any]) -> str:
         ids = document["output_ids"]
         return ids_text(ids if isinstance(ids, list) else [ids])
     text = document.get("chunk") or document.get("text_output") or ""
-    return str(text) + "".join(each["text"] for each in document.get("choices", ()))
+    for each in document.get("choices", ()):
+        text += each.get("text") or each.get("delta", {}).get("content") or ""
+    return str(text)
 
 
 def ids_text(ids: Iterable[int]) -> str:

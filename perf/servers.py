@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,30 +81,9 @@ def whole_stack(
     with CogServer("runner", host=HOST, port=cog, log_path=log_path, extra=environment) as server:
         server.wait_ready(timeout_s)
         start_s = time.monotonic() - started_s
-        grpc_address = f"{HOST}:{grpc}"
-        urls = (
-            f"http://{HOST}:{http}",
-            grpc_address,
-            f"http://{HOST}:{metrics}/metrics",
-            f"http://{HOST}:{api}",
-        )
+        url = f"http://{HOST}"
+        urls = (f"{url}:{http}", f"{HOST}:{grpc}", f"{url}:{metrics}/metrics", f"{url}:{api}")
         yield Stack(server, start_s, http, *urls)
-
-
-def large_stack(
-    folder: Path, settings: Mapping[str, str], *, engine_python: str, log_name: str
-) -> AbstractContextManager[Stack]:
-    """As ``whole_stack``: with the API, for more streams, on an engine that takes long to start."""
-    streams = dict.fromkeys(("COG_MAX_CONCURRENCY", "OPENAI_MAX_REQUESTS"), "2048")
-    start = {"COG_LOG_LEVEL": "warning", "TRITON_START_TIMEOUT": str(ENGINE_START_TIMEOUT_S)}
-    return whole_stack(
-        folder,
-        {**streams, **start, **settings},
-        engine_python=engine_python,
-        has_api=True,
-        log_name=log_name,
-        timeout_s=ENGINE_START_TIMEOUT_S,
-    )
 
 
 @contextmanager

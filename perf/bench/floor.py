@@ -10,8 +10,8 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from perf.load.http import Request
 from perf.load.response import ResponseReader
@@ -26,7 +26,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 def record(request: Request) -> Recording:
-    """What a server answers to the request."""
+    """Return what a server answers to the request."""
     reader = ResponseReader()
     pieces = []
     with socket.create_connection((request.origin.host, request.origin.port), _TIMEOUT_S) as connection:
@@ -39,19 +39,18 @@ def record(request: Request) -> Recording:
     return pieces
 
 
-@dataclass(frozen=True)
-class Floor:
+class Floor(NamedTuple):
     url: str
     pid: int
 
     def cpu_s(self) -> float:
-        """So far."""
+        """Return its CPU time so far."""
         return next(each.cpu_s for each in processes() if each.folder.name == str(self.pid))
 
 
 @contextmanager
 def floor(recording: Recording) -> Iterator[Floor]:
-    """A process that answers every request with the recording."""
+    """Start a process that answers every request with the recording."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(recording, theirs), daemon=True)
@@ -64,30 +63,23 @@ def floor(recording: Recording) -> Iterator[Floor]:
 
 
 def _serve(recording: Recording, port: Connection) -> None:
-    async def serve() -> None:
-        server = await asyncio.get_running_loop().create_server(lambda: _Replay(recording), HOST, 0)
-        port.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
+    class Replay(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            self.transport = transport
+            self.unread = b""
 
-    asyncio.run(serve())
+        def data_received(self, data: bytes) -> None:
+            self.unread += data
+            head, _, body = self.unread.partition(b"\r\n\r\n")
+            length = _LENGTH.search(head)
+            if length is not None and len(body) >= int(length[1]):
+                self.unread = b""
+                now_s = loop.time()
+                for after_s, piece in recording:
+                    loop.call_at(now_s + after_s, self.transport.write, piece)
 
-
-class _Replay(asyncio.Protocol):
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-        self._unread = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._unread += data
-        head, _, body = self._unread.partition(b"\r\n\r\n")
-        length = _LENGTH.search(head)
-        if length is not None and len(body) >= int(length[1]):
-            self._unread = b""
-            loop = asyncio.get_running_loop()
-            now_s = loop.time()
-            for after_s, piece in self._recording:
-                loop.call_at(now_s + after_s, self._transport.write, piece)
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(loop.create_server(Replay, HOST, 0))
+    port.send(server.sockets[0].getsockname()[1])
+    loop.run_forever()

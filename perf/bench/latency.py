@@ -8,7 +8,7 @@ from perf.bench.measure import batches, cog_target, measure_cog, measure_in_turn
 from perf.bench.row import Row, absolute
 from perf.load.generator import run_together
 from perf.load.plan import Plan
-from perf.load.statistics import percentile
+from perf.load.statistics import distribution
 from perf.load.targets.triton import TritonTarget
 from perf.servers import Stack
 from runner.triton_server.model_names import SLOT
@@ -72,7 +72,7 @@ def gaps_row(stack: Stack, effort: Effort) -> Row:
             found = asyncio.run(run_together(loads))
             gaps += [gap for record in found[0] for gap in record.gaps_s]
             not_served += sum(not record.is_completed for records in found for record in records)
-    alone_s, beside_s = (percentile(sorted(gaps) or [0.0], 0.99) for gaps in gaps_s)
+    alone_s, beside_s = (each.p99 if (each := distribution(gaps)) else 0.0 for gaps in gaps_s)
     return Row(
         f"p99 gap of {FEW_STREAMS} streams beside {_LONG_PROMPTS_PER_S} prompts of {_LONG_PROMPT_TOKENS:,} "
         "tokens a second / alone",

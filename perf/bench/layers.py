@@ -9,15 +9,7 @@ from pathlib import Path
 
 from engine.machine.description import machine
 from perf.bench.effort import INPUT_TOKENS, PACE
-from perf.bench.measure import (
-    Measurement,
-    batches,
-    cog_target,
-    measure,
-    mock_target,
-    openai_target,
-    workload,
-)
+from perf.bench.measure import Measurement, batches, cog_target, measure, mock_target, openai_target, workload
 from perf.engines import paced_engine
 from perf.load.targets.target import Target, Workload
 from perf.load.targets.triton import TritonTarget
@@ -26,16 +18,36 @@ from perf.servers import Stack, mock, whole_stack
 from perf.table import table
 from runner.triton_server.model_names import ENSEMBLE, SLOT
 
-_SLOT = "engine slot, Triton HTTP"
-_WHOLE = "whole stack, Cog JSON"
-_GENERATOR = "load generator"
+_SLOT, _WHOLE = "engine slot, Triton HTTP", "whole stack, Cog JSON"
 _WARM_UP_TOKENS = 8
-
 Layers = Mapping[str, Callable[[Workload], Target]]
-"""Each layer's target for a workload."""
+_HEAD = ("layer", "tokens/s per stream", "TTFT", "TTFT added", "p99 gap", "not served")
 
 
-def measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Measurement]]:
+def report(options: argparse.Namespace) -> str:
+    """Measure all layers; return speed and delay of each, its CPU by process, and which one is slow."""
+    with tempfile.TemporaryDirectory(prefix="cog-triton-bench-") as name:
+        measured = dict(_measure_layers(options, Path(name)))
+    first_ms = measured[_SLOT].first_token_ms
+    roles = [role for role in ROLES if any(each.cpu_s[role] for each in measured.values())]
+    speed, cpu = [], []
+    for name, each in measured.items():
+        own_ms, gap_s = each.first_token_ms, each.summary.gap_s
+        delays = ["-", "-"]
+        if own_ms is not None and first_ms is not None:
+            delays = [f"{own_ms:.1f} ms", f"{own_ms - first_ms:+.1f} ms"]
+        gap = f"{gap_s.p99 * 1000:.1f} ms" if gap_s else "-"
+        speed.append([name, f"{each.tokens_per_second_per_stream:.1f}", *delays, gap, str(each.not_served)])
+        generator_s = each.run.client_cpu_s * 1000 / (each.summary.output_tokens or 1)
+        values = [*(each.cpu_s_per_1000_tokens(role) for role in roles), generator_s]
+        cpu.append([name, *(f"{value:.3f}" for value in values)])
+    load = f"{options.streams} streams of {options.n_output_tokens} tokens at {PACE:g}/s"
+    cpu_head = ["CPU s per 1,000 tokens", *roles, "load generator"]
+    tables = [table(_HEAD, speed), table(cpu_head, cpu)]
+    return "\n\n".join([f"{machine()}; {load}", *tables, _verdict(measured)])
+
+
+def _measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Measurement]]:
     engine = paced_engine(folder, PACE)
     with whole_stack(folder, {"ENGINE_DIR": str(engine)}, has_api=True) as stack:
         layers: Layers = {
@@ -50,52 +62,24 @@ def measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[
         yield from _measured(options, stack, layers)
     with mock(folder) as stack:
         alone = partial(mock_target, stack, tokens_per_second=PACE)
-        layers = {
+        mocks: Layers = {
             "Cog mock alone, JSON": partial(alone, is_streaming=False),
             "Cog mock alone, SSE": partial(alone, is_streaming=True),
         }
-        yield from _measured(options, stack, layers)
+        yield from _measured(options, stack, mocks)
 
 
 def _measured(options: argparse.Namespace, stack: Stack, layers: Layers) -> Iterator[tuple[str, Measurement]]:
-    tokens = options.n_output_tokens
     for name, target_for in layers.items():
         print(f"measuring: {name}", file=sys.stderr, flush=True)
         warm_up = batches(options.streams, _WARM_UP_TOKENS / PACE, 1)
         measure(stack, target_for(workload(INPUT_TOKENS, _WARM_UP_TOKENS)), warm_up)
-        plan = batches(options.streams, tokens / PACE, options.batches)
-        yield name, measure(stack, target_for(workload(INPUT_TOKENS, tokens)), plan)
+        plan = batches(options.streams, options.n_output_tokens / PACE, options.batches)
+        yield name, measure(stack, target_for(workload(INPUT_TOKENS, options.n_output_tokens)), plan)
 
 
-def layers_table(measured: Mapping[str, Measurement]) -> str:
-    """Speed and delay of each layer, its CPU by process, and the verdict."""
-    first_ms = measured[_SLOT].first_token_ms
-    speed = []
-    for name, each in measured.items():
-        own_ms, gap_s = each.first_token_ms, each.summary.gap_s
-        speed.append(
-            [
-                name,
-                f"{each.tokens_per_second_per_stream:.1f}",
-                "-" if own_ms is None else f"{own_ms:.1f} ms",
-                "-" if own_ms is None or first_ms is None else f"{own_ms - first_ms:+.1f} ms",
-                "-" if gap_s is None else f"{gap_s.p99 * 1000:.1f} ms",
-                str(each.not_served),
-            ]
-        )
-    head = ["layer", "tokens/s per stream", "TTFT", "TTFT added", "p99 gap", "not served"]
-    roles = [role for role in ROLES if any(each.cpu_s[role] for each in measured.values())]
-    cpu = []
-    for name, each in measured.items():
-        generator_s = each.run.client_cpu_s * 1000 / (each.summary.output_tokens or 1)
-        values = [*(each.cpu_s_per_1000_tokens(role) for role in roles), generator_s]
-        cpu.append([name, *(f"{value:.3f}" for value in values)])
-    cpu_head = ["CPU s per 1,000 tokens", *roles, _GENERATOR]
-    return f"{table(head, speed)}\n\n{table(cpu_head, cpu)}\n\n{verdict(measured)}"
-
-
-def verdict(measured: Mapping[str, Measurement]) -> str:
-    """Which layer takes the most of a stream's speed, and which process the most CPU, in the whole stack."""
+def _verdict(measured: Mapping[str, Measurement]) -> str:
+    """Return which layer takes most of a stream's speed, and which process most CPU, in the whole stack."""
     slot, whole = (measured[name].tokens_per_second_per_stream for name in (_SLOT, _WHOLE))
     losses = {"engine slot and Triton": max(PACE - slot, 0.0), "Cog and the runner": max(slot - whole, 0.0)}
     cpu_s = measured[_WHOLE].cpu_s
@@ -106,11 +90,3 @@ def verdict(measured: Mapping[str, Measurement]) -> str:
         f"Tokens/s per stream lost on the way: {lost}. Slowest: {slowest}. "
         f"Most CPU of the whole stack: {role}, {most_s / (sum(cpu_s.values()) or 1):.0%} of the server's."
     )
-
-
-def report(options: argparse.Namespace) -> str:
-    """Measure all layers."""
-    with tempfile.TemporaryDirectory(prefix="cog-triton-bench-") as name:
-        measured = dict(measure_layers(options, Path(name)))
-    load = f"{options.streams} streams of {options.n_output_tokens} tokens at {PACE:g}/s"
-    return f"{machine()}; {load}\n\n{layers_table(measured)}"

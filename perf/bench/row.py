@@ -38,9 +38,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        if not self.is_kept:
-            return "**FAIL**"
-        return "pass" if self.is_judged else ""
+        return ("pass" if self.is_judged else "") if self.is_kept else "**FAIL**"
 
     @property
     def measured(self) -> str:
@@ -48,27 +46,21 @@ class Row:
 
     @property
     def budget(self) -> str:
-        if self.limit is None:
-            return ""
-        return f"{'>=' if self.at_least else '<='} {self.limit:,g}{self.unit}"
+        sign = ">=" if self.at_least else "<="
+        return "" if self.limit is None else f"{sign} {self.limit:,g}{self.unit}"
 
 
 def ratio(what: str, value: float, other: float, *, at_least: float, not_served: int = 0) -> Row:
-    """How much more of it there is than with the other."""
-    return Row(
-        what, value / other if other else 0.0, at_least, at_least=True, not_served=not_served, decimals=2
-    )
+    """Make a row of how much more of it there is than with the other."""
+    return Row(what, value / other if other else 0.0, at_least, "", True, not_served, 2)
 
 
 def absolute(what: str, value: float, at_least: float | None, *, not_served: int, decimals: int = 1) -> Row:
-    """A figure whose limit is for REFERENCE_MACHINE."""
-    return Row(
-        what, value, at_least, at_least=True, not_served=not_served, decimals=decimals, is_absolute=True
-    )
+    """Make a row of a figure whose limit is for REFERENCE_MACHINE."""
+    return Row(what, value, at_least, "", True, not_served, decimals, is_absolute=True)
 
 
 def budget_table(rows: Sequence[Row]) -> str:
     head = ["what", "budget", "measured", "not served", "verdict"]
-    return table(
-        head, [[row.what, row.budget, row.measured, str(row.not_served), row.verdict] for row in rows]
-    )
+    body = [[row.what, row.budget, row.measured, str(row.not_served), row.verdict] for row in rows]
+    return table(head, body)

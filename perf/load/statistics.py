@@ -1,6 +1,7 @@
 """From records to figures: distributions, exact concurrency, goodput. Pure functions."""
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,18 +31,12 @@ def distribution(values: Iterable[float | None]) -> Distribution | None:
     ordered = sorted(value for value in values if value is not None)
     if not ordered:
         return None
-    mean = math.fsum(ordered) / len(ordered)
-    variance = math.fsum((value - mean) ** 2 for value in ordered) / len(ordered)
-    p50, p90, p95, p99 = (percentile(ordered, share) for share in (0.5, 0.9, 0.95, 0.99))
-    return Distribution(len(ordered), mean, math.sqrt(variance), ordered[0], p50, p90, p95, p99, ordered[-1])
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which ``share`` (0..1) of the ordered values lie, by linear interpolation."""
-    position = share * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+    mean = statistics.fmean(ordered)
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in ordered) / len(ordered))
+    # It takes two values at least.
+    cuts = statistics.quantiles(ordered * (1 + (len(ordered) == 1)), n=100, method="inclusive")
+    p50, p90, p95, p99 = (cuts[percent - 1] for percent in (50, 90, 95, 99))
+    return Distribution(len(ordered), mean, std, ordered[0], p50, p90, p95, p99, ordered[-1])
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ class Engine:
     kind: str
     python: str
     cache: Path
-    following: Sequence[int] = ()
-    """The token after each token; empty where that is unknown."""
+    vocab_size: int = 0
+    """Where each token is followed by the next one."""
     variables: Mapping[str, str] = field(default_factory=dict)
     step_file: Path | None = None
     """Of the stand-in executor."""
@@ -54,11 +54,8 @@ class Engine:
         """Return the tokens that it makes of a prompt; None where they are unknown."""
         if self.kind == _REPEATS:
             return list(islice(cycle(ids), count))
-        token, tokens = ids[-1], []
-        for _ in range(count if self.following else 0):
-            token = self.following[token]
-            tokens.append(token)
-        return tokens or None
+        following = range(ids[-1] + 1, ids[-1] + 1 + count)
+        return [token % self.vocab_size for token in following] if self.vocab_size else None
 
 
 def given_engine(place: str, python: str, folder: Path) -> Engine:
@@ -70,7 +67,7 @@ def given_engine(place: str, python: str, folder: Path) -> Engine:
 def known_engine(shape: str, python: str, folder: Path, workloads: Sequence[Workload]) -> Engine:
     """Make a model of a real shape whose every token is known (known_model.py), and its vLLM engine."""
     model = folder / f"model-{shape}"
-    if not (model / "following.json").exists():
+    if not (model / "tokenizer_config.json").exists():
         command = [python, "-m", "perf.peers.known_model", str(model), shape]
         subprocess.run(command, cwd=SOURCE_ROOT, check=True)
     config = json.loads((model / "config.json").read_text())
@@ -86,8 +83,7 @@ def known_engine(shape: str, python: str, folder: Path, workloads: Sequence[Work
         "kv_cache_memory_bytes": token_bytes * max(each.streams * each.most_tokens for each in workloads),
     }
     opened = _built(folder, model, arguments)
-    following = json.loads((model / "following.json").read_text())
-    return Engine(opened, _VLLM, python, folder / "cache" / "engine_cache", following)
+    return Engine(opened, _VLLM, python, folder / "cache" / "engine_cache", config["vocab_size"])
 
 
 def standin_engine(python: str, folder: Path) -> Engine:
@@ -100,7 +96,6 @@ def standin_engine(python: str, folder: Path) -> Engine:
     }
     opened = _built(folder, Path("examples/tiny/model"), arguments)
     size = json.loads((opened / "config.json").read_text())["vocab_size"]
-    following = [*range(1, size), 0]
     step_file = folder / "step"
     step_file.write_text(f"{0:<16.6f}")
     with_standins = folder / "python"
@@ -111,7 +106,7 @@ def standin_engine(python: str, folder: Path) -> Engine:
     programs = (str(Path(sys.executable).parent), str(_PLATFORM / "bin"), os.environ["PATH"])
     variables = {"PATH": ":".join(programs), "STANDIN_STEP_FILE": str(step_file)}
     cache = folder / "cache" / "engine_cache"
-    return Engine(opened, _VLLM, str(with_standins), cache, following, variables, step_file)
+    return Engine(opened, _VLLM, str(with_standins), cache, size, variables, step_file)
 
 
 def _built(folder: Path, model: Path, arguments: Mapping[str, object]) -> Path:

@@ -4,16 +4,15 @@ Kinds: ``slot`` (Triton's generate_stream), ``json`` and ``sse`` (Cog), ``openai
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tokenizers import Tokenizer
 
+from perf.load.http import HttpClient
 from perf.load.record import Answer
 from perf.load.response import Response
 from perf.load.targets.cog import CogTarget
-from perf.load.targets.in_order import InOrder
 from perf.load.targets.openai import OpenAITarget
-from perf.load.targets.target import Posting, Workload
+from perf.load.targets.target import Posting, Target, Workload
 from perf.load.targets.triton import TritonTarget
 from perf.output import ids_text, text_of
 from perf.peers.servers import Endpoint
@@ -43,8 +42,8 @@ def posting(endpoint: Endpoint, prompt: Prompt, *, is_streaming: bool = True) ->
     return CogTarget(url, inputs, is_streaming=kind == "sse")
 
 
-class Prompts(InOrder):
-    """Sends each prompt once. An answer of another length, or of ours with another text, has failed."""
+class Prompts(Target):
+    """Sends each prompt once. An answer of another length or text than the known one has failed."""
 
     def __init__(
         self,
@@ -54,24 +53,34 @@ class Prompts(InOrder):
         *,
         is_streaming: bool = True,
     ) -> None:
-        super().__init__([posting(endpoint, each, is_streaming=is_streaming) for each in prompts])
+        self.url = endpoint.url
         self.texts: dict[int, str] = {}
-        self._prompts = prompts
+        """By the prompt's index."""
+        self._targets = [posting(endpoint, each, is_streaming=is_streaming) for each in prompts]
+        for target in self._targets:
+            assert target.request.encoded  # Takes no time from the load.
+        self._indexes = iter(range(len(prompts)))
+        self._index_by_response: dict[int, int] = {}
+        self._lengths = [each.output_tokens for each in prompts]
         answers = [endpoint.engine.answer(each.ids, each.output_tokens) for each in prompts]
         known = [each for each in answers if each is not None]
-        self._known: Sequence[str] = ()
-        # NOTE: vLLM's own servers write tokens that are no text in their own way.
-        if known and endpoint.metrics_url:
-            is_slot = endpoint.kind == "slot"
-            self._known = list(map(ids_text, known)) if is_slot else tokenizer.decode_batch(known)
+        is_slot = endpoint.kind == "slot"
+        self._known = list(map(ids_text, known)) if is_slot else tokenizer.decode_batch(known)
 
-    def read_one(self, index: int, answer: Answer, response: Response) -> Answer:
-        if answer.outcome != "completed":
-            return answer
-        wanted, self.texts[index] = self._prompts[index].output_tokens, text_of(response)
-        if answer.output_tokens != wanted:
-            error = f"{answer.output_tokens} tokens instead of {wanted}"
-            return replace(answer, outcome="failed", error=error)
-        if self._known and self.texts[index] != self._known[index]:
-            return replace(answer, outcome="failed", error="another text than the known one")
+    async def exchange(self, http: HttpClient) -> Sequence[Response]:
+        index = next(self._indexes)
+        responses = await self._targets[index].exchange(http)
+        self._index_by_response[id(responses[-1])] = index
+        return responses
+
+    def read(self, responses: Sequence[Response]) -> Answer:
+        index = self._index_by_response[id(responses[-1])]
+        answer = self._targets[index].read(responses)
+        if answer.outcome == "completed":
+            self.texts[index] = text_of(responses[-1])
+            if answer.output_tokens != self._lengths[index]:
+                answer.error = f"{answer.output_tokens} tokens instead of {self._lengths[index]}"
+            elif self._known and self.texts[index] != self._known[index]:
+                answer.error = "another text than the known one"
+            answer.outcome = "failed" if answer.error else "completed"
         return answer

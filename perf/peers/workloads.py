@@ -13,8 +13,7 @@ from errors.requests import InvalidInput
 _WORD_MARKS = ("Ġ", "▁")
 """How vocabularies write the space before a word."""
 _FIRST_WORD, _LAST_WORDS = 300, 400
-"""Ids of a vocabulary that may end a prompt: the stand-in executor continues with the ids that follow, which
-must be text for as long as the longest output."""
+"""Ids that may end a prompt: known models go on with the next ids, which are text for long enough."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from perf.load.chart import Chart, thinned, ticks
 from perf.load.clients import Run
-from perf.load.html_report import html_report, token_rate
+from perf.load.html_report import html_report, svg, thinned, ticks, token_rate
 from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
 from perf.load.surroundings import surroundings
@@ -210,5 +209,5 @@ def test_a_chart_of_very_many_points_stays_small_and_keeps_the_last() -> None:
     points = [(float(index), float(index % 7)) for index in range(100_000)]
     assert len(thinned(points)) <= 2001
     assert thinned(points)[-1] == points[-1]
-    assert len(Chart("many", "x", "y", {"many": points}).svg()) < 100_000
-    assert "nothing to show" in Chart("none", "x", "y", {"none": []}).svg()
+    assert len(svg("x", "y", {"many": points})) < 100_000
+    assert "nothing to show" in svg("x", "y", {"none": []})

@@ -51,7 +51,7 @@ def test_our_servers_are_compared_on_two_engines(tmp_path: Path, capsys: pytest.
     assert all(row["cpu_s"] and row["summary"]["output_tokens"] == 16 * 16 for row in rows)
 
 
-ENGINE = Engine(Path(), "vllm", "", Path(), following=[1, 2, 3, 0])
+ENGINE = Engine(Path(), "vllm", "", Path(), vocab_size=4)
 OURS = Endpoint("slot", "http://x", 0, ENGINE, metrics_url="http://x/metrics")
 
 
@@ -63,7 +63,8 @@ def test_an_answer_of_ours_must_be_the_known_one(ids: list[int], error: str) -> 
     target = Prompts(OURS, [Prompt("", [9, 2], 2)], Tokenizer.from_file(str(TOKENIZER)))
     body = json.dumps({"output_ids": ids}).encode()
     response = Response(200, {}, [(1.0, b"data: " + body + b"\n\n")])
-    answer = target.read_one(0, target._targets[0].read([response]), response)
+    target._index_by_response[id(response)] = 0
+    answer = target.read([response])
     assert (answer.outcome, answer.error) == ("failed" if error else "completed", error)
 
 
