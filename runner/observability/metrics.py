@@ -129,11 +129,6 @@ TOKENS = Metric("cog_triton_slot_tokens_total", "counter", "Output tokens receiv
 RESTARTS = Metric(
     "cog_triton_engine_restarts_total", "counter", "Restarts of the engine server after it died"
 )
-DROPPED_SPANS = Metric(
-    "cog_triton_engine_dropped_spans_total",
-    "counter",
-    "Spans of the engine server that no collector accepted",
-)
 RUNNING = Metric(
     "cog_triton_slot_running_requests", "gauge", "Requests the engine holds, by the engine server's count"
 )
@@ -187,7 +182,7 @@ _ITERATION_METRICS = tuple(
     for (name, meaning, label), figures in _ITERATION.items()
 )
 ENGINE_METRICS = (
-    *(SUBMITTED, ENDED, CANCELLED, TOKENS, RESTARTS, DROPPED_SPANS),
+    *(SUBMITTED, ENDED, CANCELLED, TOKENS, RESTARTS),
     *(RUNNING, ENGINE_ACTIVE, QUEUED, CACHE_USED, ENGINE_PHASE_TIMES, *_ITERATION_METRICS),
 )
 """What the engine server counts."""

@@ -1,21 +1,18 @@
 """OpenTelemetry traces of generations, made only where an OTLP endpoint is set; else nothing is imported.
 
-One trace holds the client's span, Cog's (or the OpenAI server's), ours and the engine server's: W3C's
-``traceparent`` comes from the client, is the current context when a generation is made, and goes on to the
-engine server.
+One trace holds the client's span, Cog's (or the OpenAI server's) and ours: W3C's ``traceparent`` comes from
+the client, is the current context when a generation is made, and goes on to Triton if that runs the engine.
 Attributes are those of OpenTelemetry's conventions for generative AI; texts are never among them.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runner.observability.logs import GenerationSummary
-from runner.observability.otlp_json import OtlpTarget
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -58,15 +55,6 @@ def triton_arguments(url: str | None, service_name: str) -> list[str]:
         "rate": "0",
     }
     return [f"--trace-config={name}={value}" for name, value in values.items()]
-
-
-def engine_traces(url: str | None, service_name: str) -> OtlpTarget | None:
-    """Where the engine server sends its spans. Its environment has no headers, as they may be secret."""
-    if url is None:
-        return None
-    names = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
-    headers = next((os.environ[name] for name in names if os.environ.get(name)), "")
-    return OtlpTarget(url, f"{service_name}-engine", headers)
 
 
 @dataclass(frozen=True)
@@ -123,32 +111,23 @@ class RequestTrace:
         return f"{self._span.get_span_context().trace_id:032x}"
 
     def traceparent(self) -> str:
-        """For the engine server; empty for a trace that is not recorded."""
+        """Return the context of the engine's spans; empty for a trace that is not recorded."""
         context = self._span.get_span_context()
         if not context.trace_flags.sampled:
             return ""
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
 
     def ended(self, generation: GenerationSummary) -> None:
-        from opentelemetry.trace import Status, StatusCode
-
         span = self._span
-        if generation.error:
-            span.set_attribute("error.type", generation.error)
-            span.set_status(Status(StatusCode.ERROR, generation.error))
+        _add_outcome(span, generation)
         if span.is_recording():
-            span.set_attribute("gen_ai.usage.input_tokens", generation.input_token_count)
             if generation.cached_token_count is not None:
                 span.set_attribute("gen_ai.usage.cache_read.input_tokens", generation.cached_token_count)
-            span.set_attribute("gen_ai.usage.output_tokens", generation.output_token_count)
-            if generation.finish_reason is not None:
-                span.set_attribute("gen_ai.response.finish_reasons", [generation.finish_reason])
-            elif not generation.error:
-                span.set_attribute("cog_triton.cancelled", True)
             self._add_times(generation)
         span.end()
 
     def _add_times(self, generation: GenerationSummary) -> None:
+        """Add the phases' spans. If the request did not finish, ``engine`` begins when it was sent."""
         from opentelemetry.trace import set_span_in_context
 
         behind_ns = time.time_ns() - time.perf_counter_ns()
@@ -157,8 +136,27 @@ class RequestTrace:
             self._span.set_attribute("gen_ai.response.time_to_first_chunk", first_s)
         self._span.set_attribute("cog_triton.detokenize.seconds", generation.detokenize_s)
         context = set_span_in_context(self._span)
-        for name, start_s, end_s in generation.phases:
-            if name == "engine":
-                continue  # The engine server sends this span.
+        phases = {name: (start_s, end_s) for name, start_s, end_s in generation.phases}
+        if generation.finish_reason is None and "tokenize" in phases:
+            phases.setdefault("engine", (phases["tokenize"][1], time.perf_counter()))
+        for name, (start_s, end_s) in phases.items():
             child = self._tracer.start_span(name, context, start_time=int(start_s * _NS) + behind_ns)
+            if name == "engine":
+                _add_outcome(child, generation)
+            if name == "engine" and "queue" in phases:
+                child.set_attribute("cog_triton.queue.seconds", phases["queue"][1] - phases["queue"][0])
             child.end(int(end_s * _NS) + behind_ns)
+
+
+def _add_outcome(span: Span, generation: GenerationSummary) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    if generation.error:
+        span.set_attribute("error.type", generation.error)
+        span.set_status(Status(StatusCode.ERROR, generation.error))
+    span.set_attribute("gen_ai.usage.input_tokens", generation.input_token_count)
+    span.set_attribute("gen_ai.usage.output_tokens", generation.output_token_count)
+    if generation.finish_reason is not None:
+        span.set_attribute("gen_ai.response.finish_reasons", [generation.finish_reason])
+    elif not generation.error:
+        span.set_attribute("cog_triton.cancelled", True)

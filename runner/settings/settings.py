@@ -191,7 +191,7 @@ class Settings(APISettings, BaseModel):
     service_name: str = variable(
         "OTEL_SERVICE_NAME",
         "cog-triton",
-        "service.name of the traces; the engine server's has -engine appended, Triton's -triton",
+        "service.name of the traces; Triton's has -triton appended",
     )
     chat_template: FilePath | None = variable(
         "CHAT_TEMPLATE", None, "file of the chat template (Jinja); default: the tokenizer's own"

@@ -22,7 +22,6 @@ from runner.engines.server.start import EngineStart
 from runner.engines.server.supervisor import EngineServer
 from runner.generation.admission import Admission
 from runner.observability.meter import clear_folder
-from runner.observability.tracing import engine_traces
 from runner.settings.paths import (
     engine_socket_path,
     make_runtime_dir,
@@ -153,7 +152,6 @@ class EngineStack:
             arrival=self._arrival,
             hang_timeout_s=rendered.hang_timeout_s,
             metrics_dir=metrics_dir(settings.triton_http_port),
-            traces=engine_traces(settings.otlp_traces_url, settings.service_name),
         )
         path = engine_socket_path(settings.triton_http_port)
         client = EngineClient(path, settings.triton_timeout_s, engine_kind, Coalescing(_CHUNK_FACTOR))

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
 
 from msgspec import msgpack
 
@@ -38,7 +37,6 @@ from runner.engines.protocol.wire import frame
 from runner.engines.server.clients import Clients
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
-from runner.observability.otlp_json import Span, SpanExporter
 from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal
 from tests.runner.engines.engine_server import EngineServerClient
@@ -107,17 +105,11 @@ class _Engine:
     def close(self) -> None: ...
 
 
-class _Spans:
-    def add(self, span: Span) -> None:
-        _ENCODER.encode(span.attributes)
-
-
 class _Server:
     """The engine server's sockets and requests in this process, and a client that breaks no rule."""
 
     def __init__(self) -> None:
-        exporter = cast(SpanExporter, _Spans())
-        self._requests = Requests(_KIND, EngineMetrics(_KIND), ExitReason(), exporter)
+        self._requests = Requests(_KIND, EngineMetrics(_KIND), ExitReason())
         self.engine = _Engine(self._requests)
         self._requests.serve(self.engine)
         self.path = _folder / "requests"

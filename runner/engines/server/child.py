@@ -49,7 +49,7 @@ class ChildEngine:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             files = exit_reason.descriptor, theirs.fileno()
-            document = msgspec.structs.replace(start, socket_fd=theirs.fileno(), traces=None).encode()
+            document = msgspec.structs.replace(start, socket_fd=theirs.fileno()).encode()
             command = [sys.executable, "-m", "runner.engines.engine_child", document.decode()]
             if num_ranks > 1:
                 self._ranks = Ranks(command, num_ranks, *files)

@@ -29,7 +29,6 @@ from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
 from runner.engines.server.start import EngineStart
 from runner.observability.logs import set_up_logging
-from runner.observability.otlp_json import SpanExporter
 from runner.supervision.child import die_with_parent
 
 _INTERVAL = "stats_check_period_ms"
@@ -64,8 +63,7 @@ def serve(start: EngineStart, exit_reason: ExitReason) -> int:
         interval_s = _statistics_interval_s(start)
         metrics = EngineMetrics(start.engine_kind, start.restarts, start.metrics_dir)
         os.register_at_fork(after_in_child=metrics.close)
-        exporter = None if start.traces is None else SpanExporter(start.traces, metrics.dropped)
-        requests = Requests(start.engine_kind, metrics, exit_reason, exporter)
+        requests = Requests(start.engine_kind, metrics, exit_reason)
         with start_errors(start.engine_kind):
             engine = load(start, requests, exit_reason)
     except CodedError as exc:

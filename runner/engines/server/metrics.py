@@ -56,11 +56,6 @@ class EngineMetrics:
             self._meter.observe(ENGINE_PHASE_TIMES, last_token_s - arrival_s, "engine")
             self._meter.observe(ENGINE_PHASE_TIMES, time.perf_counter() - last_token_s, "relay")
 
-    def dropped(self, num_spans: int) -> None:
-        """Spans that no collector accepted."""
-        with self._lock:
-            self._meter.add(metrics.DROPPED_SPANS, num_spans)
-
     def counts(self, *, running: int, statistics: Statistics) -> list[float]:
         """All numbers of this process, with these as its gauges."""
         self._meter.set(metrics.RUNNING, running)

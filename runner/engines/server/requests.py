@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -30,8 +29,6 @@ from runner.engines.protocol.messages import (
 )
 from runner.engines.protocol.relay import End, Relay, Stream
 from runner.engines.server.metrics import EngineMetrics
-from runner.engines.server.spans import engine_span
-from runner.observability.otlp_json import SpanExporter, parse_traceparent
 
 _BROKEN_EXIT_CODE = 70
 _RESPONSE_COST = 30
@@ -80,8 +77,6 @@ class Request:
     sequences: list[list[int]] | None = None
     """Of a beam search, set before its end."""
     embedding: bytes | None = None
-    num_tokens: int = 0
-    """Sent so far, of a traced request."""
 
 
 class Requests:
@@ -92,12 +87,10 @@ class Requests:
         engine_kind: str,
         metrics: EngineMetrics,
         exit_reason: ExitReason,
-        exporter: SpanExporter | None = None,
     ) -> None:
         self._engine_kind = engine_kind
         self._metrics = metrics
         self._exit_reason = exit_reason
-        self._exporter = exporter
         self._engine: EngineAdapter
         self._numbers = itertools.count(1)
         self._running: dict[int, Request] = {}
@@ -114,10 +107,8 @@ class Requests:
         self._engine = engine
 
     def close(self) -> None:
-        """Send what the engine has reported, and its spans."""
+        """Send what the engine has reported."""
         self._relay.close()
-        if self._exporter is not None:
-            self._exporter.close()
 
     # From the clients to the engine
 
@@ -127,8 +118,6 @@ class Requests:
         if submit.collects_until is not None:
             stream.collects_until = frozenset(submit.collects_until)
         request = Request(next(self._numbers), submit, client, stream)
-        if self._exporter is not None and (ids := parse_traceparent(submit.traceparent)) is not None:
-            stream.respond = partial(self._respond_traced, request, self._exporter, ids)
         return request
 
     def submit(self, request: Request) -> None:
@@ -273,21 +262,6 @@ class Requests:
             self._engine.cancel(request.number)  # It still runs if its output was rejected here.
         if end in _COMPLETED:
             self._completed.append(request)
-
-    def _respond_traced(
-        self,
-        request: Request,
-        exporter: SpanExporter,
-        ids: tuple[str, str],
-        tokens: list[int],
-        end: End | None,
-    ) -> None:
-        self._respond(request, tokens, end)
-        request.num_tokens += len(tokens)
-        if end is not None:
-            num_tokens = request.num_tokens + sum(map(len, request.sequences or ()))
-            times_s = request.arrival_s, request.last_token_s
-            exporter.add(engine_span(request.submit, ids, num_tokens, end, *times_s))
 
     def _flush(self) -> None:
         answered, self._answered = self._answered, set()

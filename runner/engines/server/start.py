@@ -6,8 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from runner.observability.otlp_json import OtlpTarget
-
 
 class EngineStart(msgspec.Struct, frozen=True):
     """``socket_fd`` is already listening; ``exit_reason_fd``: see ``errors.wire.ExitReason``."""
@@ -26,8 +24,6 @@ class EngineStart(msgspec.Struct, frozen=True):
     """See ``runner.observability.meter``."""
     restarts: int = 0
     """How often the engine was started again before."""
-    traces: OtlpTarget | None = None
-    """Where the spans of traced requests are sent; None: nowhere."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)

@@ -69,7 +69,6 @@ class APIAlone:
             arrival=arrival,
             hang_timeout_s=60.0,
             metrics_dir=metrics_dir(triton_port),
-            traces=None,
         )
         log = self.log.append
         self.engine = EngineServer(

@@ -1,20 +1,25 @@
-"""One trace holds a client's span, Cog's, ours and the engine server's, as a collector decodes them."""
+"""One trace holds a client's span, Cog's and ours, with those of the phases, as a collector decodes them."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from errors.settings import InvalidSetting
 from runner.cog_server.__main__ import switch_tracing_on
-from runner.observability.tracing import open_tracing, triton_arguments
+from runner.observability.logs import GenerationSummary
+from runner.observability.tracing import Tracing, open_tracing, triton_arguments
 from runner.settings.settings import load_settings
 from tests.runner.otlp_receiver import OtlpReceiver, Span
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
@@ -59,7 +64,7 @@ def is_whole(spans: list[Span]) -> bool:
 
 
 @pytest.mark.servers
-def test_one_trace_goes_from_the_client_through_cog_and_us_to_the_engine_server(
+def test_one_trace_goes_from_the_client_through_cog_and_us_to_the_engine(
     traced: CogUnderTest, receiver: OtlpReceiver
 ) -> None:
     spans = trace_of(traced, receiver, prompt=PROMPT, max_tokens=20, temperature=0.5)
@@ -72,8 +77,7 @@ def test_one_trace_goes_from_the_client_through_cog_and_us_to_the_engine_server(
     assert path[-1].parent_id == "c" * 16
     assert path[-1].name == "POST /predictions"
     assert path[1] == ours
-    assert engine.service == "cog-triton-engine"
-    assert {span.service for span in path[1:]} == {"cog-triton"}
+    assert {span.service for span in path} == {"cog-triton"}
     assert not [span for span in spans if span.service == "cog-triton-triton"]
     assert engine.attributes["gen_ai.usage.input_tokens"] == ours.attributes["gen_ai.usage.input_tokens"]
     assert engine.attributes["gen_ai.usage.output_tokens"] == 20
@@ -156,9 +160,27 @@ def test_a_client_that_keeps_no_trace_gets_none_anywhere(
 ) -> None:
     assert trace_of(traced, receiver, "00", prompt=PROMPT, max_tokens=2) == []
     trace_of(traced, receiver, prompt=PROMPT, max_tokens=2)  # What came before it has been sent by then.
-    assert {span.trace_id for span in receiver.spans if span.service == "cog-triton-engine"} <= {
-        span.trace_id for span in receiver.spans if span.service == "cog-triton"
-    }
+    assert {span.service for span in receiver.spans} <= {"cog-triton", "cog-triton-triton"}
+
+
+@pytest.mark.parametrize("error", ["E2107", ""])
+def test_the_engines_span_of_a_request_without_an_end_begins_when_it_was_sent(error: str) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace = Tracing(provider.get_tracer("test"), "paced").begin({}, response_id="1")
+    sent_s = time.perf_counter()
+    phases = (("tokenize", sent_s - 0.5, sent_s),)
+    trace.ended(GenerationSummary("1", trace.trace_id, None, error, 3, None, 7, 1.0, 0.1, 0.0, phases))
+    tokenize, engine, ours = exporter.get_finished_spans()
+    assert (tokenize.name, engine.name, ours.name) == ("tokenize", "engine", "text_completion paced")
+    assert engine.start_time == pytest.approx(tokenize.end_time, abs=1e6)
+    for span in (engine, ours):
+        assert span.attributes is not None
+        assert span.attributes["gen_ai.usage.output_tokens"] == 7
+        assert span.attributes.get("error.type", "") == error
+        assert span.attributes.get("cog_triton.cancelled", False) == (not error)
+        assert span.status.is_ok == (not error)
 
 
 def test_without_an_endpoint_nothing_is_traced(tmp_path: Path) -> None:
