@@ -22,72 +22,46 @@ TEMPLATE_PIECES = st.lists(
 ).map("".join)
 
 
-def test_the_template_is_filled() -> None:
-    text = format_prompt("<<{system_prompt}>> {prompt}", prompt="Hi", system_prompt="Be brief.")
-    assert text == "<<Be brief.>> Hi"
-
-
-def test_doubled_braces_mean_themselves() -> None:
-    assert format_prompt('{{"a": "{prompt}"}}', prompt="x", system_prompt="") == '{"a": "x"}'
-
-
-def test_a_field_may_be_there_more_than_once() -> None:
-    assert format_prompt("{prompt} {prompt}", prompt="x", system_prompt="") == "x x"
-
-
-@pytest.mark.parametrize(
-    "prompt", ["{system_prompt}", "{}", "{0}", "}{", "{{x}}", '{"json": {"a": [1]}}', "%s"]
+WRONG = (
+    *("{prompt", "prompt}", "{prompt} {", "{prompt} }", "{prompt} {}", "{prompt} {0}", "{prompt} {name}"),
+    *("{prompt} { prompt }", '{prompt} {"json": 1}', "{prompt.__class__}", "{prompt.__class__.__mro__}"),
+    *("{prompt[0]}", "{prompt!r}", "{prompt!x}", "{prompt!}", "{prompt:>1000000000}", "{!r}"),
+    *("{prompt:{system_prompt}}", "{prompt:{prompt.__class__}}", "{{prompt}", "{prompt[}"),
 )
-def test_braces_in_a_prompt_stay_as_they_are(prompt: str) -> None:
-    assert format_prompt("{prompt}", prompt=prompt, system_prompt="secret") == prompt
 
 
-@pytest.mark.parametrize("template", ["Answer:", "{system_prompt}", "{{prompt}}"])
-def test_a_prompt_without_its_field_in_the_template_is_e1003(template: str) -> None:
-    with pytest.raises(BadPromptTemplate, match="E1003"):
-        format_prompt(template, prompt="Hi", system_prompt="Be brief.")
-
-
-def test_a_template_without_the_field_does_where_there_is_no_prompt() -> None:
+def test_the_template_is_filled() -> None:
+    filled = {
+        "<<{system_prompt}>> {prompt}": "<<Be brief.>> Hi",
+        '{{"a": "{prompt}"}}': '{"a": "Hi"}',  # Doubled braces mean themselves.
+        "{prompt} {prompt}": "Hi Hi",
+    }
+    for template, text in filled.items():
+        assert format_prompt(template, prompt="Hi", system_prompt="Be brief.") == text
     assert format_prompt("Once upon a time", prompt="", system_prompt="") == "Once upon a time"
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{prompt",
-        "prompt}",
-        "{prompt} {",
-        "{prompt} }",
-        "{prompt} {}",
-        "{prompt} {0}",
-        "{prompt} {name}",
-        "{prompt} { prompt }",
-        '{prompt} {"json": 1}',
-        "{prompt.__class__}",
-        "{prompt.__class__.__mro__}",
-        "{prompt[0]}",
-        "{prompt!r}",
-        "{prompt!x}",
-        "{prompt!}",
-        "{prompt:>1000000000}",
-        "{prompt:{system_prompt}}",
-        "{prompt:{prompt.__class__}}",
-        "{{prompt}",
-        "{prompt[}",
-        "{!r}",
-    ],
-)
-def test_a_template_that_is_more_or_less_than_the_two_fields_is_e1004(template: str) -> None:
-    with pytest.raises(PromptTemplateError, match="E1004") as raised:
-        format_prompt(template, prompt="Hi", system_prompt="Be brief.")
-    assert "did you submit your prompt as `prompt_template`" in str(raised.value)
+def test_braces_in_a_prompt_stay_as_they_are() -> None:
+    for prompt in ("{system_prompt}", "{}", "{0}", "}{", "{{x}}", '{"json": {"a": [1]}}', "%s"):
+        assert format_prompt("{prompt}", prompt=prompt, system_prompt="secret") == prompt
 
 
-@pytest.mark.parametrize("prompt", ["", " ", "\n\t", "\u3000"])
-def test_a_blank_prompt_is_e1001(prompt: str) -> None:
-    with pytest.raises(PromptRequired, match="E1001"):
-        format_prompt("{prompt}", prompt=prompt, system_prompt="")
+def test_a_prompt_without_its_field_in_the_template_is_e1003() -> None:
+    for template in ("Answer:", "{system_prompt}", "{{prompt}}"):
+        with pytest.raises(BadPromptTemplate, match="E1003"):
+            format_prompt(template, prompt="Hi", system_prompt="Be brief.")
+
+
+def test_a_template_that_is_more_or_less_than_the_two_fields_is_e1004() -> None:
+    for template in WRONG:
+        with pytest.raises(PromptTemplateError, match=r"E1004.*submit your prompt as `prompt_template`"):
+            format_prompt(template, prompt="Hi", system_prompt="Be brief.")
+
+
+def test_a_blank_prompt_is_e1001() -> None:
+    for prompt in ("", " ", "\n\t", "\u3000"):
+        with pytest.raises(PromptRequired, match="E1001"):
+            format_prompt("{prompt}", prompt=prompt, system_prompt="")
 
 
 @given(st.text(), st.text())
