@@ -67,20 +67,8 @@ def test_tokens_are_counted(api: API) -> None:
     ("fields", "name", "code"),
     [
         ({"max_tokens": None}, "max_tokens", "E1005"),
-        ({"messages": []}, "messages", "E1005"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools", "E1005"),
-        ({"tools": [{"name": "look"}]}, "tools", "E1005"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content", "E1005"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "E1005"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-            "messages[0].content[0].type",
-            "E1005",
-        ),
         ({"tools": [{"type": "web_search_20250305", "name": "x"}]}, "tools[0].type", "E1005"),
-        ({"mcp_servers": [{"type": "url"}]}, "mcp_servers", "E1601"),
-        ({"stop_sequences": [""]}, "stop_sequences[0]", "E1005"),
-        ({"top_k": -2}, "top_k", "E1005"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "E1005"),
         ({"messages": [{"role": "user", "content": "x " * 5000}]}, "", "E1002"),
         (
             {"output_config": {"format": {"type": "json_schema", "schema": {}}}},

@@ -15,75 +15,35 @@ ASKED = [{"role": "user", "content": "Earth"}]
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "code"),
+    ("path", "field", "value", "code"),
     [
-        ("max_tokens", 0, "E1005"),
-        ("max_tokens", 1 << 40, "E1005"),
-        ("max_tokens", "many", "E1005"),
-        ("min_tokens", 17, "E1005"),
-        ("min_tokens", -1, "E1005"),
-        ("temperature", 2.1, "E1005"),
-        ("temperature", [], "E1005"),
-        ("top_p", 1.1, "E1005"),
-        ("top_k", -2, "E1005"),
-        ("min_p", -0.1, "E1005"),
-        ("presence_penalty", 3, "E1005"),
-        ("repetition_penalty", 0, "E1005"),
-        ("logit_bias", {"5": 1}, "E1602"),
-        ("logit_bias", {"5": 101}, "E1005"),
-        ("cache_salt", "x", "E1602"),
-        ("priority", 1, "E1602"),
-        ("seed", 1.5, "E1005"),
-        ("n", 0, "E1005"),
-        ("n", 129, "E1005"),
-        ("stop", [""], "E1005"),
-        ("stop", ["a"] * 17, "E1005"),
-        ("stop", 5, "E1005"),
-        ("stream", "yes", "E1005"),
-        ("stream_options", {"usage": True}, "E1601"),
-        ("prompt", [], "E1005"),
-        ("prompt", [[]], "E1005"),
-        ("prompt", ["a", 1], "E1005"),
-        ("prompt", [-1], "E1005"),
-        ("prompt", [100_000], "E1103"),
-        ("prompt", None, "E1005"),
-        ("logprobs", 21, "E1005"),
-        ("best_of", 2, "E1601"),
-        ("suffix", "x", "E1601"),
-        ("max_token", 5, "E1601"),
+        (TEXT, "max_tokens", 0, "E1005"),
+        (TEXT, "min_tokens", 17, "E1005"),
+        (TEXT, "logit_bias", {"5": 1}, "E1602"),
+        (TEXT, "cache_salt", "x", "E1602"),
+        (TEXT, "priority", 1, "E1602"),
+        (TEXT, "prompt", ["a", 1], "E1005"),
+        (TEXT, "prompt", [100_000], "E1103"),
+        (TEXT, "max_token", 5, "E1601"),
+        (CHAT, "messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "E1005"),
+        (CHAT, "top_logprobs", 3, "E1005"),
+        (CHAT, "tool_choice", {"type": "function", "function": {"name": "look"}}, "E1005"),
+        ("/v1/responses", "tools", [{"type": "web_search"}], "E1005"),
+        ("/v1/responses", "min_tokens", 9, "E1005"),
+        ("/v1/responses", "text", {"format": {"type": "json_object"}}, "E1104"),
+        ("/v1/responses", "input", "x " * 5000, "E1002"),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_completions_field_is_refused_by_name(
-    api: API, stream: bool, field: str, value: object, code: str
-) -> None:
-    error = api.refused(TEXT, 400, **{"prompt": "Earth", "stream": stream, field: value})
-    assert (error["param"], error["code"]) == (field, code)
-    assert error["type"] == "invalid_request_error"
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "code"),
-    [
-        ("messages", [], "E1005"),
-        ("messages", "Earth", "E1005"),
-        ("messages", [{"content": "Earth"}], "E1005"),
-        ("messages", [{"role": "user"}], "E1005"),
-        ("messages", [{"role": "user", "content": 5}], "E1005"),
-        ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "E1005"),
-        ("max_completion_tokens", 0, "E1005"),
-        ("top_logprobs", 3, "E1005"),
-        ("tool_choice", "any", "E1005"),
-        ("reasoning_effort", "highest", "E1005"),
-        ("tool_choice", {"type": "function", "function": {"name": "look"}}, "E1005"),
-        ("functions", [{"name": "look"}], "E1601"),
-        ("audio", {}, "E1601"),
-        ("echo", True, "E1601"),
-    ],
-)
-def test_a_chats_field_is_refused_by_name(api: API, field: str, value: object, code: str) -> None:
-    error = api.refused(CHAT, 400, **{"messages": ASKED, field: value})
-    assert (error["param"], error["code"]) == (field if field != "top_logprobs" else "logprobs", code)
+def test_a_field_is_refused_by_name(api: API, path: str, field: str, value: object, code: str) -> None:
+    asked = {TEXT: {"prompt": "Earth"}, CHAT: {"messages": ASKED}}.get(
+        path, {"input": "Earth", "max_output_tokens": 5}
+    )
+    for stream in (False, True):
+        error = api.refused(path, 400, **{**asked, "stream": stream, field: value})
+        names = {"top_logprobs": "logprobs", "text": "text.format"}
+        assert (error["param"], error["code"]) == (names.get(field, field), code)
+        assert error["type"] == "invalid_request_error"
+        assert path != "/v1/responses" or "messages" not in error["message"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b'{"prompt": "\xff"}', b"[" * 100_000])

@@ -57,44 +57,6 @@ def test_events_put_together_are_the_response(api: API) -> None:
     assert last["response"]["usage"]["output_tokens"] == 9
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "code"),
-    [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "E1601"),
-        ({"conversation": {"id": "conv_1"}}, "conversation", "E1601"),
-        ({"background": True}, "background", "E1005"),
-        ({"tools": [{"type": "web_search"}]}, "tools", "E1005"),
-        ({"max_tokens": 5}, "max_tokens", "E1601"),
-        ({"max_output_tokens": 0}, "max_output_tokens", "E1005"),
-        ({"min_tokens": 9, "max_output_tokens": 5}, "min_tokens", "E1005"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format", "E1104"),
-        ({"truncation": "auto"}, "truncation", "E1005"),
-        ({"include": ["message.output_text.logprobs"]}, "include", "E1005"),
-        ({"input": []}, "input", "E1005"),
-        ({"input": "x " * 5000}, "input", "E1002"),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "input",
-            "E1005",
-        ),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input", "E1005"),
-        (
-            {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": 5}]},
-            "input",
-            "E1005",
-        ),
-        ({"tool_choice": {"type": "mcp"}}, "tool_choice", "E1005"),
-        ({"model": "gpt-5"}, "model", "E1603"),
-    ],
-)
-def test_what_is_not_supported_is_refused_by_its_name(
-    api: API, fields: dict[str, Any], param: str, code: str
-) -> None:
-    error = api.refused(PATH, 404 if code == "E1603" else 400, **{"input": "Earth", **fields})
-    assert (error["param"], error["code"]) == (param, code)
-    assert "messages" not in error["message"]
-
-
 def test_what_agents_send_without_effect_is_accepted(api: API) -> None:
     body = {
         "store": False,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from errors.coded_error import CodedError
 from errors.requests import InvalidInput
 from runner.api.error_response import describe
 from runner.api.generations import Piece
@@ -178,13 +179,27 @@ def test_a_model_may_have_written_anything_as_arguments(arguments: object) -> No
             [{"type": "function_call", "call_id": "1", "name": "f", "arguments": 5}],
             "input[0].arguments",
         ),
+        (
+            "input",
+            [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
+            "input[0].content[0].type",
+        ),
+        ("input", [{"type": "item_reference", "id": "msg_1"}], "input[0].type"),
+        ("input", [], "input"),
+        ("previous_response_id", "resp_1", "previous_response_id"),
+        ("conversation", {"id": "conv_1"}, "conversation"),
+        ("background", True, "background"),
+        ("include", ["message.output_text.logprobs"], "include[0]"),
+        ("tool_choice", {"type": "mcp"}, "tool_choice"),
+        ("tools", [{"type": "web_search"}], "tools[0].type"),
     ],
 )
 def test_an_error_names_the_responses_own_field(field: str, value: object, named: str) -> None:
     body = convert({"input": "x", field: value}, ResponsesBody)
-    with pytest.raises(InvalidInput) as raised:
+    with pytest.raises(CodedError) as raised:
         chat_of_response(body)
-    assert describe(raised.value, fields_of(body)).message.startswith(f"{named} must be ")
+    sentence = describe(raised.value, fields_of(body)).message
+    assert sentence.startswith((f"{named} must be ", f"The field {named} is not supported"))
 
 
 def test_functions_of_a_namespace_are_told_apart_by_it() -> None:

@@ -105,6 +105,71 @@ def test_a_body_that_is_no_object_has_no_field_to_name(document: object) -> None
     assert isinstance(refusal(document), InvalidBody)
 
 
+WRONG: dict[type[Body], tuple[dict[str, Any], dict[str, tuple[object, ...]]]] = {
+    CompletionBody: (
+        {"prompt": "Earth"},
+        {
+            "max_tokens": (0, 1 << 40, "many"),
+            "min_tokens": (-1,),
+            "temperature": (2.1, []),
+            "top_p": (1.1,),
+            "top_k": (-2,),
+            "min_p": (-0.1,),
+            "presence_penalty": (3,),
+            "repetition_penalty": (0,),
+            "logit_bias": ({"5": 101},),
+            "seed": (1.5,),
+            "n": (0, 129),
+            "stop": ([""], ["a"] * 17, 5),
+            "stream": ("yes",),
+            "stream_options": ({"usage": True},),
+            "prompt": ([], [[]], [-1], None),
+            "logprobs": (21,),
+            "best_of": (2,),
+            "suffix": ("x",),
+        },
+    ),
+    ChatBody: (
+        {"messages": [{"role": "user", "content": "Earth"}]},
+        {
+            "messages": ("Earth",),
+            "max_completion_tokens": (0,),
+            "tool_choice": ("any",),
+            "reasoning_effort": ("highest",),
+            "functions": ([{"name": "look"}],),
+            "audio": ({},),
+            "echo": (True,),
+        },
+    ),
+    ResponsesBody: (
+        {"input": "Earth"},
+        {
+            "max_tokens": (5,),
+            "max_output_tokens": (0,),
+            "truncation": ("auto",),
+        },
+    ),
+    MessagesBody: (
+        {"messages": [{"role": "user", "content": "Earth"}], "max_tokens": 5},
+        {
+            "messages": ([{"role": "user"}], [{"role": "tool", "content": "x"}]),
+            "max_tokens": (None,),
+            "mcp_servers": ([{"type": "url"}],),
+            "stop_sequences": ([""],),
+            "top_k": (-2,),
+        },
+    ),
+}
+
+
+def test_a_field_out_of_its_bounds_is_named() -> None:
+    for kind, (asked, fields) in WRONG.items():
+        for field, values in fields.items():
+            for value in values:
+                error = refusal({**asked, field: value}, kind)
+                assert str(error.facts["name"]).startswith(field), (kind, field, value)
+
+
 SCHEMA = {"enum": [None], "properties": {"a": {"default": None}}}
 DESCRIBED = {"name": "x", "schema": SCHEMA}
 FUNCTION = {"name": "f", "parameters": SCHEMA}
