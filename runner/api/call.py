@@ -4,12 +4,12 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import cast
 
 from starlette.types import Scope
 
 from errors.coded_error import CodedError
-from runner.http.exchange import EXCHANGE_KEY
+from runner.http.exchange import EXCHANGE_KEY, Exchange
 
 EMBEDDINGS_PATH = "/v1/embeddings"
 GENERATION_PATHS = {
@@ -24,31 +24,11 @@ _REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")
 _KEY = "cog_triton.call"
 
 
-class ClientConnection(Protocol):
-    """Of one call: what our HTTP server offers beside ASGI, past the middleware."""
-
-    is_disconnected: bool
-    on_disconnect: Callable[[], None] | None
-    """Called when the client disconnects."""
-
-    def release(self) -> None:
-        """The bytes of the request are used."""
-        ...
-
-    def is_ready(self) -> bool:
-        """Whether ``write`` may be called: the client reads."""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """Send a part of an answer's body, which has begun."""
-        ...
-
-
 @dataclass(slots=True)
 class Call:
     request_id: str
     path: str
-    connection: ClientConnection | None = None
+    connection: Exchange | None = None
     """None in another ASGI server: there a disconnect of the client is not noticed."""
     arrived_s: float = field(default_factory=time.perf_counter)
     status: int | None = None

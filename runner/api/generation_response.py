@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from errors.api import InternalError
 from errors.coded_error import CodedError
-from runner.api.call import Call, ClientConnection, call_of
+from runner.api.call import Call, call_of
 from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generations import Generations, Piece, PromptRequest
 from runner.api.idle_streams import IdleStreams
@@ -22,6 +22,7 @@ from runner.api.limits import Admitted, TextLimit, run_within
 from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
+from runner.http.exchange import Exchange
 
 Generate = Callable[[GenerationRequest, Call], Generation]
 """Makes the generation of one text of a call."""
@@ -92,7 +93,7 @@ class GenerationResponse(Response):
         self._writer = writer
         self._is_stream = is_stream
         self._send: Send
-        self._connection: ClientConnection | None = None
+        self._connection: Exchange | None = None
         self._has_started = False
         self.sent_s = time.monotonic()
         self._generations: Generations | None = None

@@ -12,9 +12,8 @@ from h2.settings import SettingCodes
 from errors.api import InvalidAPIKey
 from errors.coded_error import CodedError
 from errors.triton_front import ClosedEndpoint, TooManyBytes, TooManyInferences
-from runner.supervision.turns import FIRST_READ_BYTES
+from runner.supervision.turns import FIRST_READ_BYTES, Turns
 from runner.triton_server.front.answers import statuses_of
-from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc.calls import RESPONSE_HEAD, ClientCall, ClientCalls
 from runner.triton_server.front.grpc.connection import MAX_HEADERS_BYTES, HTTP2Connection
 from runner.triton_server.front.grpc.inferences import Infer, StreamInfer
@@ -65,7 +64,18 @@ class GRPCServer(ClientCalls):
 
     def __init__(self, *shared: Any, **options: Any) -> None:
         super().__init__(*shared, **options)
-        self.connections: Connections[GRPCConnection] = Connections(_MAX_CONNECTIONS)
+        self.connections: dict[GRPCConnection, None] = {}
+        self.turns = Turns()
+
+    def add(self, connection: GRPCConnection) -> None:
+        """Above the maximum the connection takes the place of the oldest idle one, or is closed."""
+        if len(self.connections) >= _MAX_CONNECTIONS:
+            victim = next((each for each in self.connections if each.is_idle), connection)
+            victim.abort()
+            if victim is connection:
+                return
+            del self.connections[victim]  # It is lost only later, and others may be added before.
+        self.connections[connection] = None
 
     def connection(self) -> GRPCConnection:
         return GRPCConnection(self)
@@ -110,10 +120,10 @@ class GRPCConnection(HTTP2Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.server.connections.add(self)
+        self.server.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.server.connections.remove(self)
+        self.server.connections.pop(self, None)
         for stream in list(self.calls.values()):
             stream.disconnect()
         self.calls.clear()
@@ -133,17 +143,17 @@ class GRPCConnection(HTTP2Connection):
         self._transport.abort()
 
     def read(self) -> None:
-        if self.server.connections.turns.has_time():
+        if self.server.turns.has_time():
             self.read_frames()
         else:
-            self.server.connections.turns.wait(self)
+            self.server.turns.wait(self)
 
     def read_frames(self) -> bool:
         is_complete = self._process_messages()
         if is_complete and not self.is_closing():
             is_complete = super().read_frames()
             is_complete = self._process_messages() and is_complete
-        turns, useless, self._useless = self.server.connections.turns, self._useless, 0
+        turns, useless, self._useless = self.server.turns, self._useless, 0
         if is_complete:
             self.read_bytes = turns.after_read(self, useless, self.read_bytes)
         else:
@@ -157,7 +167,7 @@ class GRPCConnection(HTTP2Connection):
 
     def deliver(self, call: ClientCall, *, is_read: bool) -> None:
         if not is_read and not self._undelivered:  # Else it waits for its turn already.
-            self.server.connections.turns.wait(self)
+            self.server.turns.wait(self)
         self._undelivered[call] = None
 
     def _process_messages(self) -> bool:

@@ -1,10 +1,14 @@
-"""The connections of a port are bounded."""
+"""The connections of the gRPC port are bounded."""
 
 from __future__ import annotations
 
-from runner.triton_server.front.connections import Connections
+import asyncio
 
-MAX_CONNECTIONS = 100
+import pytest
+
+from runner.triton_server.front.grpc import server as module
+from runner.triton_server.front.grpc.server import GRPCServer
+from tests.runner.triton_server.front.grpc.client import Client
 
 
 class _Connection:
@@ -18,12 +22,20 @@ class _Connection:
         self.is_aborted = True
 
 
-def test_many_that_come_at_once_each_take_the_place_of_another() -> None:
-    connections: Connections[_Connection] = Connections(MAX_CONNECTIONS)
-    first = [_Connection(is_idle=number >= 10) for number in range(MAX_CONNECTIONS)]
-    further = [_Connection(is_idle=False) for _ in range(MAX_CONNECTIONS)]
+async def _server() -> GRPCServer:
+    server = Client().server
+    server.connections.clear()
+    return server
+
+
+def test_many_that_come_at_once_each_take_the_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 100
+    monkeypatch.setattr(module, "_MAX_CONNECTIONS", most)
+    server = asyncio.run(_server())
+    first = [_Connection(is_idle=number >= 10) for number in range(most)]
+    further = [_Connection(is_idle=False) for _ in range(most)]
     for each in [*first, *further]:
-        connections.add(each)
-    assert len(list(connections)) == MAX_CONNECTIONS
+        server.add(each)  # type: ignore[arg-type]
+    assert len(server.connections) == most
     assert [each.is_aborted for each in first] == [each.is_idle for each in first]
-    assert [each.is_aborted for each in further].index(True) == MAX_CONNECTIONS - 10
+    assert [each.is_aborted for each in further].index(True) == most - 10

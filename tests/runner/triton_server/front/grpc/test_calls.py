@@ -152,7 +152,7 @@ def test_a_connection_waits_for_one_turn_however_many_calls_waited_for_triton() 
         await client.flush()
         client.inferences.is_connected = True
         connected.set()
-        waiting = client.server.connections.turns._waiting
+        waiting = client.server.turns._waiting
         while not waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert len(waiting) == 1

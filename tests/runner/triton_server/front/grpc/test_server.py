@@ -273,7 +273,7 @@ def test_ten_thousand_streams_are_bounded_over_all_connections() -> None:
         assert dict(refused[0].headers)["grpc-status"] == str(RESOURCE_EXHAUSTED)
         other = Client(inferences=client.inferences)
         other.connection.server = other.server = client.server
-        client.server.connections.add(other.connection)
+        client.server.add(other.connection)
         await other.open()
         assert "has no message" in (await other.call("ModelInfer", b""))["grpc-message"]
         assert len(client.server.open) == 199  # One of the client with the most gave way.
