@@ -1,7 +1,6 @@
 """The answer to a generation request: one JSON document, or a stream of server-sent events."""
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -95,7 +94,7 @@ class GenerationResponse(Response):
         self._send: Send
         self._connection: Exchange | None = None
         self._has_started = False
-        self.sent_s = time.monotonic()
+        self.silent_checks = 0.0
         self._generations: Generations | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,7 +175,7 @@ class GenerationResponse(Response):
 
         def put(batch: list[Piece]) -> bool:
             if connection is not None and (events := writer.events(batch, generations)):
-                self.sent_s = time.monotonic()
+                self.silent_checks = 0.0
                 connection.write(events)
             return True
 
@@ -199,9 +198,9 @@ class GenerationResponse(Response):
 
     async def _write(self, data: bytes, *, is_last: bool = False) -> None:
         """Server-sent events: those that are written together are sent together."""
-        self.sent_s = math.inf  # While this waits for the client, ``keep_alive`` would come before it.
+        self.silent_checks = -math.inf  # No ``keep_alive`` while this waits for the client.
         if not self._has_started:
             self._has_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
         await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
-        self.sent_s = time.monotonic()
+        self.silent_checks = 0.0

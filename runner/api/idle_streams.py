@@ -4,7 +4,6 @@ Proxies, load balancers and clients close a connection that is silent for some t
 """
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -14,8 +13,8 @@ _CHECKS = 10
 
 
 class Stream(Protocol):
-    sent_s: float
-    """Time of the last event, by ``time.monotonic``; infinite while one is being sent."""
+    silent_checks: float
+    """Number of checks since the last event, which sets it to 0; minus infinity while one is being sent."""
 
     async def keep_alive(self) -> None:
         """Send what means nothing. Call only while the stream is watched."""
@@ -48,8 +47,9 @@ class IdleStreams:
         try:
             while self._streams:
                 await asyncio.sleep(self._interval_s / _CHECKS)
-                latest_s = time.monotonic() - self._interval_s * (1 - 1 / _CHECKS)
-                for stream in [each for each in self._streams if each.sent_s <= latest_s]:
+                for stream in self._streams:
+                    stream.silent_checks += 1
+                for stream in [each for each in self._streams if each.silent_checks >= _CHECKS]:
                     if stream in self._streams:
                         await stream.keep_alive()
         finally:

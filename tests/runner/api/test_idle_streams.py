@@ -35,7 +35,7 @@ class Asked:
         self._body = json.dumps({"stream": True, **body}).encode()
         self.statuses: list[int] = []
         self.sent = b""
-        self.sent_s = 0.0
+        self.silent_checks = 0.0
         self.error: CodedError | None = None
         """Raised in place of the first token."""
         self._may_write = asyncio.Event()
