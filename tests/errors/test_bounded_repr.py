@@ -30,15 +30,8 @@ def test_a_huge_value_is_shortened_before_it_is_formatted(value: object) -> None
     assert len(str(error)) < 4100
 
 
-@pytest.mark.parametrize("value", SMALL, ids=repr)
-def test_a_small_value_is_quoted_as_it_is(value: object) -> None:
-    assert InvalidInput(name="x", expected="y", value=value).sentence == f"x must be y, but is {value!r}."
-
-
-def test_constants_are_those_of_json() -> None:
-    error = InvalidInput(name="x", expected="y", value={"a": [None, True], "b": False})
-    assert error.sentence == "x must be y, but is {'a': [null, true], 'b': false}."
-
-
-def test_a_text_without_quotes_is_shortened_too() -> None:
+def test_a_small_value_is_quoted_as_it_is_and_constants_are_those_of_json() -> None:
+    constants = ({"a": [None, True], "b": False}, "{'a': [null, true], 'b': false}")
+    for value, quoted in [*((value, repr(value)) for value in SMALL), constants]:
+        assert InvalidInput(name="x", expected="y", value=value).sentence == f"x must be y, but is {quoted}."
     assert len(str(UnknownEndpoint(method="GET", path="/a" * 4_000_000))) < 4100

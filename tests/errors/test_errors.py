@@ -7,6 +7,7 @@ import pkgutil
 import re
 import string
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,9 @@ from errors import BY_CODE, find_in_text, markdown_table
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor, PromptTooLong
 from errors.settings import InvalidSetting
+from errors.wire import WireError
+
+ENCODINGS = [(msgspec.msgpack.encode, msgspec.msgpack.decode), (msgspec.json.encode, msgspec.json.decode)]
 
 PUBLISHED = {
     "E1000 GenericError": "Generic user error (reserved)",
@@ -45,18 +49,19 @@ PUBLISHED = {
 SUBCATEGORIES = {"10", "11", "12", "13", "14", "15", "16", "17", "21", "22", "23", "24", "25", "26"}
 
 
-@pytest.mark.parametrize("code_and_name", PUBLISHED)
-def test_published_codes_keep_their_name_and_sentence(code_and_name: str) -> None:
-    code, name = code_and_name.split()
-    assert BY_CODE[code].__name__ == name
-    assert BY_CODE[code].summary == PUBLISHED[code_and_name]
+def test_published_codes_keep_their_name_and_sentence() -> None:
+    for code_and_name, summary in PUBLISHED.items():
+        code, name = code_and_name.split()
+        assert BY_CODE[code].__name__ == name
+        assert BY_CODE[code].summary == summary
 
 
-def test_every_code_of_every_class_is_its_own() -> None:
+def test_every_code_and_name_of_every_class_is_its_own() -> None:
     classes = all_classes()
-    codes = [each.code for each in classes]
+    codes, names = [each.code for each in classes], [each.__name__ for each in classes]
     assert len(classes) > len(PUBLISHED)
     assert sorted(codes) == sorted(set(codes)) == sorted(BY_CODE)
+    assert sorted(names) == sorted(set(names))
 
 
 def test_the_docstring_has_the_subcategories_of_each_module() -> None:
@@ -70,29 +75,24 @@ def test_the_docstring_has_the_subcategories_of_each_module() -> None:
     assert told == found
 
 
-def test_every_name_is_its_own() -> None:
-    names = [each.__name__ for each in all_classes()]
-    assert sorted(names) == sorted(set(names))
-
-
 @pytest.mark.parametrize("error", BY_CODE.values(), ids=lambda each: each.code)
-def test_every_code_is_of_a_known_subcategory_and_says_something(error: type[CodedError]) -> None:
+def test_every_error_says_something_and_is_found_again_in_another_process_text(
+    error: type[CodedError],
+) -> None:
     assert re.fullmatch(r"E[12]\d{3}", error.code)
     assert error.code[1:3] in SUBCATEGORIES
     assert error.summary
     assert "|" not in error.summary, "it would break the table"
-
-
-@pytest.mark.parametrize("error", BY_CODE.values(), ids=lambda each: each.code)
-def test_every_error_raised_with_its_facts_is_found_again_in_another_process_text(
-    error: type[CodedError],
-) -> None:
     raised = raised_with_numbers(error)
     text = str(raised)
     assert text == f"{error.code} {error.__name__}: {raised.sentence}"
     found = find_in_text(f"[StatusCode.INTERNAL] in ensemble, {text}")
     assert type(found) is error
     assert str(found) == text
+    arrived = sent(raised)
+    assert type(arrived) is error
+    assert str(arrived) == text
+    assert set(arrived.facts) == set(raised.facts)
 
 
 @given(st.text(), st.text())
@@ -119,6 +119,13 @@ def test_facts_of_an_error_need_not_be_parsed() -> None:
 def test_the_table_has_one_row_for_each_code_in_order() -> None:
     rows = markdown_table().splitlines()[2:]
     assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == sorted(BY_CODE)
+
+
+def sent(error: CodedError) -> CodedError:
+    """An error after a way through both encodings."""
+    for encode, decode in ENCODINGS:
+        error = decode(encode(WireError.of(error)), type=WireError).restore()
+    return error
 
 
 def all_classes() -> list[type[CodedError]]:

@@ -5,35 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from errors import BY_CODE
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
 from errors.settings import InvalidSetting
 from errors.wire import ExitReason, WireError
-from tests.errors.test_errors import raised_with_numbers
-
-ENCODINGS = [(msgspec.msgpack.encode, msgspec.msgpack.decode), (msgspec.json.encode, msgspec.json.decode)]
-
-
-def sent(error: CodedError) -> CodedError:
-    """After a way through both encodings."""
-    for encode, decode in ENCODINGS:
-        error = decode(encode(WireError.of(error)), type=WireError).restore()
-    return error
-
-
-@pytest.mark.parametrize("kind", BY_CODE.values(), ids=lambda each: each.code)
-def test_every_error_arrives_as_it_was_raised(kind: type[CodedError]) -> None:
-    error = raised_with_numbers(kind)
-    arrived = sent(error)
-    assert type(arrived) is kind
-    assert str(arrived) == str(error)
-    assert set(arrived.facts) == set(error.facts)
+from tests.errors.test_errors import sent
 
 
 @given(

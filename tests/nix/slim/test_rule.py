@@ -57,26 +57,13 @@ entries = st.lists(
 
 
 @given(entries, sms)
-def test_what_is_kept_runs_and_keeps_its_order(entries: list[Entry], sm: int) -> None:
+def test_what_is_kept_runs_in_its_order_and_nothing_dropped_is_better(entries: list[Entry], sm: int) -> None:
     kept = needed(entries, sm)
     assert all(runs(one, sm) for one in kept)
     positions = [next(i for i, one in enumerate(entries) if one is mine) for mine in kept]
     assert positions == sorted(positions)
-
-
-@given(entries, sms)
-def test_something_is_kept_wherever_something_runs(entries: list[Entry], sm: int) -> None:
-    assert bool(needed(entries, sm)) == any(runs(one, sm) for one in entries)
-
-
-@given(entries, sms)
-def test_choosing_again_changes_nothing(entries: list[Entry], sm: int) -> None:
-    assert needed(needed(entries, sm), sm) == needed(entries, sm)
-
-
-@given(entries, sms)
-def test_nothing_dropped_is_better_than_what_is_kept(entries: list[Entry], sm: int) -> None:
-    kept = needed(entries, sm)
+    assert bool(kept) == any(runs(one, sm) for one in entries)
+    assert needed(kept, sm) == kept
     for one in entries:
         if one not in kept and runs(one, sm):
             better = [mine for mine in kept if mine.kind is Kind.ELF] if one.kind is Kind.ELF else kept
