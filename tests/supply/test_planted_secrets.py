@@ -18,6 +18,7 @@ from engine.machine.python import engine_python
 from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer
 from tests.builder.hub_server import HubServer, Repository
+from tests.builder.weights.test_model_tar import tar_of
 from tests.runner.otlp_receiver import OtlpReceiver
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, free_ports, wait_until
@@ -139,8 +140,14 @@ def test_builds_show_no_secret(tmp_path: Path, builder: CogServer, hub: HubServe
     files.offered["/config.yaml"] = yaml.safe_dump({"model_id": MODEL_ID, "hf_token": IN_YAML}).encode()
     by_url = files.secret_url("/config.yaml")
     by_path = config_file(builder, "plain.yaml", model_id=MODEL_ID)
+    files.offered["/model.tar"] = tar_of(tiny_model.files())
+    by_tar, by_none = (
+        config_file(builder, f"{name}.yaml", model_tar_url=files.secret_url(f"/{name}.tar"))
+        for name in ("model", "none")
+    )
     answers = []
     with CommandLines(environments_of="builder/conversion") as processes:
+        from_tar = [builder.build(config=by_tar), builder.build(config=by_none)]
         for token, inputs in (
             (IN_YAML, {"config": by_url}),
             (IN_INPUT, {"config": by_url, "hf_token": IN_INPUT}),
@@ -158,14 +165,16 @@ def test_builds_show_no_secret(tmp_path: Path, builder: CogServer, hub: HubServe
         repository.token = None
         files.refuses_uploads = True
         answers.append(builder.build(config=by_path))
+    assert [answer["status"] for answer in from_tar] == ["succeeded", "failed"], from_tar
     assert [answer["status"] for answer in answers[3:]] == ["failed"] * 3
     assert "E1207" in answers[3]["error"]
     assert "UploadFailed" in answers[5]["error"]
     assert answers[0]["output"] == f"{files.url}/put/engine.tar"
     assert files.received["/put/engine.tar"][:100].startswith(b"engine_manifest.json")
-    (builder.folder / "plain.yaml").unlink()
+    for name in (by_path, by_tar, by_none):
+        (builder.folder / name).unlink()
 
-    shown = [str(answer) for answer in answers] + builder.log + texts_of(builder.folder)
+    shown = [str(answer) for answer in answers + from_tar] + builder.log + texts_of(builder.folder)
     shown += [body.decode(errors="replace") for body in files.received.values()]
     assert processes.environments
     shown += [*processes.seen, *processes.environments]
@@ -173,57 +182,18 @@ def test_builds_show_no_secret(tmp_path: Path, builder: CogServer, hub: HubServe
 
 
 @pytest.mark.servers
-def test_a_model_by_a_signed_url_shows_no_secret(tmp_path: Path, builder: CogServer, files: Files) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name, content in tiny_model.files().items():
-        if "/" not in name:
-            (folder / name).write_bytes(content)
-    subprocess.run(["tar", "cf", tmp_path / "model.tar", "-C", folder, "."], check=True)
-    files.offered["/model.tar"] = (tmp_path / "model.tar").read_bytes()
-    config = config_file(builder, "tar.yaml", model_tar_url=files.secret_url("/model.tar"))
-    missing = config_file(builder, "none.yaml", model_tar_url=files.secret_url("/none.tar"))
-    with CommandLines(environments_of="builder/conversion") as processes:
-        answers = [builder.build(config=config), builder.build(config=missing)]
-    assert [answer["status"] for answer in answers] == ["succeeded", "failed"], answers
-    for name in (config, missing):
-        (builder.folder / name).unlink()
-    shown = [str(answer) for answer in answers] + builder.log + texts_of(builder.folder)
-    shown += [body.decode(errors="replace") for body in files.received.values()]
-    assert leaks(SECRETS, [*shown, *processes.seen]) == []
-
-
-@pytest.mark.servers
-def test_a_runner_shows_no_secret(tmp_path: Path, files: Files) -> None:
-    model = make_paced_model(tmp_path / "model", 0)
-    files.offered["/engine.tar"] = model.tar.read_bytes()
-    folder = tmp_path / "runner"
-    folder.mkdir()
-    variables = {"HF_TOKEN": IN_ENVIRONMENT, "AWS_SECRET_ACCESS_KEY": CLOUD_KEY}
-    with CommandLines(environments_of="runner.engines.server.main") as processes:
-        server = CogUnderTest(model, folder, COG_WEIGHTS=files.secret_url("/engine.tar"), **variables)
-        try:
-            shown = [str(server.predict(prompt="hi", max_tokens=3)), str(server.server.health())]
-            shown += [str(server.predict(prompt="hi", lora_name="none"))]
-            metrics_port = server.counters._client.base_url.port
-            shown += [httpx.get(f"http://127.0.0.1:{metrics_port}/metrics", timeout=DEADLINE_S).text]
-        finally:
-            server.close()
-    assert "succeeded" in shown[0]
-    shown += [server.log(), *texts_of(folder), *processes.seen, *processes.environments]
-    assert processes.environments
-    assert leaks(SECRETS, shown) == []
-
-
-@pytest.mark.servers
-def test_the_openai_server_shows_no_key(tmp_path: Path, files: Files) -> None:
+def test_a_runner_and_its_api_show_no_secret_and_no_key(tmp_path: Path, files: Files) -> None:
     model = make_paced_model(tmp_path / "model", 0)
     files.offered["/engine.tar"] = model.tar.read_bytes()
     folder = tmp_path / "runner"
     folder.mkdir()
     (port,) = free_ports(1)
     url = f"http://{HOST}:{port}"
-    with OtlpReceiver() as receiver, CommandLines(environments_of="-m runner.api") as processes:
+    with (
+        OtlpReceiver() as receiver,
+        CommandLines(environments_of="-m runner.api") as processes,
+        CommandLines(environments_of="runner.engines.server.main") as engines,
+    ):
         server = CogUnderTest(
             model,
             folder,
@@ -247,6 +217,11 @@ def test_the_openai_server_shows_no_key(tmp_path: Path, files: Files) -> None:
                 )
                 for number, (key, more) in enumerate(((API_KEY, {}), (WRONG_KEY, {}), (API_KEY, {"n": 0})))
             ]
+            shown = [str(server.predict(prompt="hi", max_tokens=3)), str(server.server.health())]
+            assert "succeeded" in shown[0]
+            shown += [str(server.predict(prompt="hi", lora_name="none"))]
+            metrics_port = server.counters._client.base_url.port
+            shown += [httpx.get(f"http://127.0.0.1:{metrics_port}/metrics", timeout=DEADLINE_S).text]
             metrics = httpx.get(f"{url}/metrics", timeout=300)
             wait_until(
                 lambda: len([span for span in receiver.spans if span.name.startswith("POST /v1")]) == 3
@@ -255,7 +230,8 @@ def test_the_openai_server_shows_no_key(tmp_path: Path, files: Files) -> None:
             server.close()
     assert [answer.status_code for answer in answers] == [200, 401, 400]
     assert processes.environments
-    shown = [f"{answer.headers}{answer.text}" for answer in answers] + [metrics.text]
+    assert engines.environments
+    shown += [f"{answer.headers}{answer.text}" for answer in answers] + [metrics.text, *engines.environments]
     shown += [span.text for span in receiver.spans]
     shown += [server.log(), *texts_of(folder), *processes.seen, *processes.environments]
     assert any("asked-2" in text for text in shown)
@@ -263,14 +239,13 @@ def test_the_openai_server_shows_no_key(tmp_path: Path, files: Files) -> None:
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("path", ["/none.tar", "/broken.tar"])
-def test_a_runner_that_can_not_start_shows_no_secret(tmp_path: Path, files: Files, path: str) -> None:
+def test_a_runner_that_can_not_start_shows_no_secret(tmp_path: Path, files: Files) -> None:
     model = make_paced_model(tmp_path / "model", 0)
     files.offered["/broken.tar"] = b"no tar at all" * 100
     folder = tmp_path / "runner"
     folder.mkdir()
     server = CogUnderTest(
-        model, folder, wait=False, COG_WEIGHTS=files.secret_url(path), HF_TOKEN=IN_ENVIRONMENT
+        model, folder, wait=False, COG_WEIGHTS=files.secret_url("/broken.tar"), HF_TOKEN=IN_ENVIRONMENT
     )
     try:
         wait_until(lambda: server.status() == "SETUP_FAILED")
