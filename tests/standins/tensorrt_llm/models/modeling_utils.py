@@ -35,12 +35,6 @@ class QuantConfig:
     pre_quant_scale: bool | None = False
     exclude_modules: list[str] | None = None
 
-    @property
-    def requires_modelopt_quantization(self) -> bool:
-        if self.quant_algo in ("W4A16_AWQ", "FP8", "W8A8_SQ_PER_CHANNEL", "W4A8_AWQ", "MIXED_PRECISION"):
-            return True
-        return self.quant_algo is None and self.kv_cache_quant_algo == "FP8"
-
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

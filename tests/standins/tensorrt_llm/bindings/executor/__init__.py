@@ -1,92 +1,14 @@
 """A stand-in for ``tensorrt_llm.bindings.executor`` 0.16.0: its published interface, strictly.
 
 Names, order, defaults, types and exceptions are those of the real bindings (v0.16.0's executor.h and the
-pybind sources of its cycle); what computes tokens is ``_generator``. Nothing here is TensorRT-LLM.
+pybind sources of its cycle); what computes tokens is ``_generator``. What nothing here uses is left out.
 """
 
-from ._config import (
-    BatchingType,
-    CapacitySchedulerPolicy,
-    CommunicationMode,
-    CommunicationType,
-    ContextChunkingPolicy,
-    DebugConfig,
-    DecodingConfig,
-    DecodingMode,
-    DynamicBatchConfig,
-    EagleConfig,
-    ExecutorConfig,
-    ExtendedRuntimePerfKnobConfig,
-    GuidedDecodingConfig,
-    KvCacheConfig,
-    LogitsPostProcessorConfig,
-    LookaheadDecodingConfig,
-    ModelType,
-    OrchestratorConfig,
-    ParallelConfig,
-    PeftCacheConfig,
-    RuntimeDefaults,
-    SchedulerConfig,
-    SpeculativeDecodingConfig,
-)
+# ruff: noqa: F401, F403
+
+from ._config import *
 from ._executor import Executor
-from ._request import (
-    ContextPhaseParams,
-    ExternalDraftTokensConfig,
-    GuidedDecodingParams,
-    KvCacheRetentionConfig,
-    LoraConfig,
-    MropeConfig,
-    OutputConfig,
-    PromptTuningConfig,
-    Request,
-    RequestType,
-    SamplingConfig,
-)
+from ._request import *
 from ._result import FinishReason, InflightBatchingStats, IterationStats, KvCacheStats, Response, Result
 
 __version__ = "0.16.0"
-
-__all__ = [
-    "BatchingType",
-    "CapacitySchedulerPolicy",
-    "CommunicationMode",
-    "CommunicationType",
-    "ContextChunkingPolicy",
-    "ContextPhaseParams",
-    "DebugConfig",
-    "DecodingConfig",
-    "DecodingMode",
-    "DynamicBatchConfig",
-    "EagleConfig",
-    "Executor",
-    "ExecutorConfig",
-    "ExtendedRuntimePerfKnobConfig",
-    "ExternalDraftTokensConfig",
-    "FinishReason",
-    "GuidedDecodingConfig",
-    "GuidedDecodingParams",
-    "InflightBatchingStats",
-    "IterationStats",
-    "KvCacheConfig",
-    "KvCacheRetentionConfig",
-    "KvCacheStats",
-    "LogitsPostProcessorConfig",
-    "LookaheadDecodingConfig",
-    "LoraConfig",
-    "ModelType",
-    "MropeConfig",
-    "OrchestratorConfig",
-    "OutputConfig",
-    "ParallelConfig",
-    "PeftCacheConfig",
-    "PromptTuningConfig",
-    "Request",
-    "RequestType",
-    "Response",
-    "Result",
-    "RuntimeDefaults",
-    "SamplingConfig",
-    "SchedulerConfig",
-    "SpeculativeDecodingConfig",
-]

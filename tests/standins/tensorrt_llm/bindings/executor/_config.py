@@ -25,15 +25,6 @@ class CapacitySchedulerPolicy(Enum):
     STATIC_BATCH = 2
 
 
-class ContextChunkingPolicy(Enum):
-    FIRST_COME_FIRST_SERVED = 0
-    EQUAL_PROGRESS = 1
-
-
-class CommunicationType(Enum):
-    MPI = 0
-
-
 class CommunicationMode(Enum):
     LEADER = 0
     ORCHESTRATOR = 1
@@ -73,15 +64,6 @@ DecodingMode.isTopKandTopP = _predicate("TopKTopP")  # type: ignore[attr-defined
 DecodingMode.isTopKorTopP = _predicate("TopK", "TopP", "TopKTopP")  # type: ignore[attr-defined]
 
 
-class DynamicBatchConfig(Bound):
-    READ_ONLY = True
-    ARGS = (
-        Arg("enable_batch_size_tuning", boolean),
-        Arg("enable_max_num_tokens_tuning", boolean),
-        Arg("dynamic_batch_moving_average_window", i32),
-    )
-
-
 class SchedulerConfig(Bound):
     READ_ONLY = True
     ARGS = (
@@ -90,16 +72,6 @@ class SchedulerConfig(Bound):
             instance(CapacitySchedulerPolicy),
             CapacitySchedulerPolicy.GUARANTEED_NO_EVICT,
         ),
-        Arg("context_chunking_policy", optional(instance(ContextChunkingPolicy)), None),
-        Arg("dynamic_batch_config", optional(instance(DynamicBatchConfig)), None),
-    )
-
-
-class RuntimeDefaults(Bound):
-    READ_ONLY = True
-    ARGS = (
-        Arg("max_attention_window", optional(list_of(i32)), None),
-        Arg("sink_token_length", optional(i32), None),
     )
 
 
@@ -114,9 +86,6 @@ class KvCacheConfig(Bound):
         Arg("host_cache_size", optional(u64), None),
         Arg("onboard_blocks", boolean, True),
         Arg("cross_kv_cache_fraction", optional(f32), None),
-        Arg("secondary_offload_min_priority", optional(i32), None),
-        Arg("event_buffer_max_size", u64, 0),
-        Arg("runtime_defaults", optional(instance(RuntimeDefaults)), None),
     )
 
     def check(self) -> None:
@@ -126,64 +95,32 @@ class KvCacheConfig(Bound):
         check(fraction is None or 0 <= fraction < 1, "freeGpuMemoryFraction >= 0.F and < 1.F")
 
 
-class OrchestratorConfig(Bound):
-    ARGS = (
-        Arg("is_orchestrator", boolean, True),
-        Arg("worker_executable_path", text, ""),
-        Arg("orch_leader_comm", lambda value: value, None),
-        Arg("spawn_processes", boolean, True),
-    )
-
-
 class ParallelConfig(Bound):
     ARGS = (
-        Arg("communication_type", instance(CommunicationType), CommunicationType.MPI),
         Arg("communication_mode", instance(CommunicationMode), CommunicationMode.LEADER),
         Arg("device_ids", optional(list_of(i32)), None),
         Arg("participant_ids", optional(list_of(i32)), None),
-        Arg("orchestrator_config", optional(instance(OrchestratorConfig)), None),
     )
 
 
 class PeftCacheConfig(Bound):
     READ_ONLY = True
     ARGS = (
-        Arg("num_host_module_layer", i32, 0),
-        Arg("num_device_module_layer", i32, 0),
         Arg("optimal_adapter_size", i32, 8),
         Arg("max_adapter_size", i32, 64),
-        Arg("num_put_workers", i32, 1),
-        Arg("num_ensure_workers", i32, 1),
-        Arg("num_copy_streams", i32, 1),
-        Arg("max_pages_per_block_host", i32, 24),
-        Arg("max_pages_per_block_device", i32, 8),
         Arg("device_cache_percent", optional(f32), None),
         Arg("host_cache_size", optional(u64), None),
     )
 
 
-class LookaheadDecodingConfig(Bound):
-    READ_ONLY = True
-    ARGS = (
-        Arg("max_window_size", i32),
-        Arg("max_ngram_size", i32),
-        Arg("max_verification_set_size", i32),
-    )
-
-
 class EagleConfig(Bound):
     READ_ONLY = True
-    ARGS = (
-        Arg("eagle_choices", optional(list_of(list_of(i32))), None),
-        Arg("greedy_sampling", boolean, True),
-        Arg("posterior_threshold", optional(f32), None),
-    )
+    ARGS = (Arg("eagle_choices", optional(list_of(list_of(i32))), None),)
 
 
 class DecodingConfig(Bound):
     ARGS = (
         Arg("decoding_mode", optional(instance(DecodingMode)), None),
-        Arg("lookahead_decoding_config", optional(instance(LookaheadDecodingConfig)), None),
         Arg("medusa_choices", optional(list_of(list_of(i32))), None),
         Arg("eagle_config", optional(instance(EagleConfig)), None),
     )
@@ -194,23 +131,6 @@ class ExtendedRuntimePerfKnobConfig(Bound):
 
     ARGS = (Arg("multi_block_mode", boolean, True), Arg("enable_context_fmha_fp32_acc", boolean, False))
     EXTRA = (Arg("cuda_graph_mode", boolean, False), Arg("cuda_graph_cache_size", i32, 0))
-
-
-class DebugConfig(Bound):
-    ARGS = (
-        Arg("debug_input_tensors", boolean, False),
-        Arg("debug_output_tensors", boolean, False),
-        Arg("debug_tensor_names", list_of(text), list),
-        Arg("debug_tensors_max_iterations", i32, 0),
-    )
-
-
-class LogitsPostProcessorConfig(Bound):
-    ARGS = (
-        Arg("processor_map", lambda value: value, None),
-        Arg("processor_batched", lambda value: value, None),
-        Arg("replicate", boolean, True),
-    )
 
 
 class SpeculativeDecodingConfig(Bound):
@@ -243,7 +163,6 @@ class ExecutorConfig(Bound):
         Arg("max_num_tokens", optional(i32), None),
         Arg("parallel_config", optional(instance(ParallelConfig)), None),
         Arg("peft_cache_config", instance(PeftCacheConfig), PeftCacheConfig),
-        Arg("logits_post_processor_config", optional(instance(LogitsPostProcessorConfig)), None),
         Arg("decoding_config", optional(instance(DecodingConfig)), None),
         Arg("gpu_weights_percent", f32, 1.0),
         Arg("max_queue_size", optional(i32), None),
@@ -252,9 +171,6 @@ class ExecutorConfig(Bound):
             instance(ExtendedRuntimePerfKnobConfig),
             ExtendedRuntimePerfKnobConfig,
         ),
-        Arg("debug_config", optional(instance(DebugConfig)), None),
-        Arg("recv_poll_period_ms", i32, 0),
-        Arg("max_seq_idle_microseconds", u64, 180_000_000),
         Arg("spec_dec_config", optional(instance(SpeculativeDecodingConfig)), None),
         Arg("guided_decoding_config", optional(instance(GuidedDecodingConfig)), None),
     )

@@ -132,10 +132,6 @@ class Executor:
             ids = list(self._responses) if request_id is None else [request_id]
             return [response for each in ids for response in self._responses.pop(each, [])]
 
-    def get_num_responses_ready(self, id: int | None = None) -> int:  # noqa: A002
-        with self._lock:
-            return sum(len(each) for key, each in self._responses.items() if id in (None, key))
-
     def cancel_request(self, id: int) -> None:  # noqa: A002
         request_id = u64(id)
         self._check_open()
@@ -151,9 +147,6 @@ class Executor:
             self._stats.clear()
         return stats
 
-    def get_latest_request_stats(self) -> list[Any]:
-        return []
-
     def shutdown(self) -> None:
         """On the leader: ends the others. On another rank: waits for that."""
         if not self._is_shut_down:
@@ -161,12 +154,6 @@ class Executor:
                 self._is_shut_down = True
                 self._lock.notify_all()
             self._ranks.close()
-
-    def __enter__(self) -> Executor:
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        self.shutdown()
 
     def _check_open(self) -> None:
         check(not self._is_shut_down, "Shutdown called")
