@@ -34,27 +34,21 @@ def test_what_was_unpacked_loads_without_warnings(engine: Path) -> None:
     assert set(loaded.manifest.files) == set(FILES)
 
 
-def test_files_may_stand_beside_the_listed_ones(engine: Path) -> None:
+def test_files_may_stand_beside_the_listed_ones_of_which_each_that_is_missing_or_short_is_named(
+    engine: Path,
+) -> None:
     (engine / "model.py").write_text("left over")
     assert load(engine).manifest.engine_kind == "transformers"
-
-
-def test_a_missing_file_is_named(engine: Path) -> None:
-    (engine / "nested/deeper/notes.txt").unlink()
+    notes = engine / "nested/deeper/notes.txt"
+    notes.unlink()
     with pytest.raises(EngineFileMissing, match=r"nested/deeper/notes\.txt"):
         load(engine)
-    (engine / "nested/deeper/notes.txt").mkdir()
+    notes.mkdir()
     with pytest.raises(EngineFileMissing):
         load(engine)
-
-
-def test_a_shortened_file_is_named_with_both_sizes(engine: Path) -> None:
     (engine / "model.safetensors").write_bytes(b"12345")
     with pytest.raises(EngineFileDamaged, match=r"'model\.safetensors' .* has bytes 5, packed was 1048576"):
         load(engine)
-
-
-def test_a_damaged_manifest_is_no_missing_one(engine: Path) -> None:
     (engine / MANIFEST_NAME).write_text("{")
     with pytest.raises(InvalidManifest):
         load(engine)
@@ -105,10 +99,15 @@ def test_an_engine_of_the_older_layout_tells_what_it_can(tmp_path: Path) -> None
     assert any("tokenizer.json" in warning for warning in loaded.warnings)
 
 
-def test_an_engine_that_lacks_a_rank_is_refused(tmp_path: Path) -> None:
-    files = {name: content for name, content in LEGACY_FILES.items() if name != "rank1.engine"}
+def test_an_engine_that_lacks_a_rank_a_checkpoint_and_names_that_collide_are_refused(tmp_path: Path) -> None:
+    lacking = {name: content for name, content in LEGACY_FILES.items() if name != "rank1.engine"}
     with pytest.raises(EngineFileMissing, match=r"rank1\.engine"):
-        load(write_files(tmp_path / "engine", files))
+        load(write_files(tmp_path / "lacking", lacking))
+    checkpoint = {"config.json": b'{"pretrained_config": {}}', "rank0.safetensors": b"x"}
+    with pytest.raises(EngineNotFound, match="not compiled yet"):
+        load(write_files(tmp_path / "checkpoint", checkpoint))
+    with pytest.raises(InvalidManifest, match="occurs twice"):
+        load(write_files(tmp_path / "colliding", LEGACY_FILES | {"Config.json": b"x"}))
 
 
 def test_a_config_that_tells_nothing_makes_warnings_not_errors(tmp_path: Path) -> None:
@@ -126,12 +125,6 @@ def test_a_build_config_that_can_not_be_read_is_left_out(tmp_path: Path) -> None
         assert load(write_files(tmp_path / "engine", files)).manifest.model_id is None
 
 
-def test_a_checkpoint_is_not_taken_for_an_engine(tmp_path: Path) -> None:
-    files = {"config.json": b'{"pretrained_config": {}}', "rank0.safetensors": b"x"}
-    with pytest.raises(EngineNotFound, match="not compiled yet"):
-        load(write_files(tmp_path / "engine", files))
-
-
 def test_a_hugging_face_folder_is_taken_for_what_it_is(tmp_path: Path) -> None:
     config = b'{"model_type": "llama", "torch_dtype": "bfloat16", "max_position_embeddings": 4096}'
     files = {"config.json": config, "model.safetensors": b"x", "tokenizer.json": b"{}"}
@@ -144,9 +137,3 @@ def test_a_hugging_face_folder_is_taken_for_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "engine" / "tokenizer.json").unlink()
     with pytest.raises(TokenizerMissing):
         load(tmp_path / "engine")
-
-
-def test_a_folder_without_a_manifest_whose_names_collide_is_a_coded_error(tmp_path: Path) -> None:
-    files = LEGACY_FILES | {"Config.json": b"x"}
-    with pytest.raises(InvalidManifest, match="occurs twice"):
-        load(write_files(tmp_path / "engine", files))

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import gzip
 import os
-import random
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.cache.store import open_engine
-from engine.inspect import verify
 from engine.tar.pack import pack
 from engine.tar.unpack import unpack
 from errors.engine_tar import NoSpaceLeft
@@ -101,30 +97,6 @@ def test_a_disk_too_small_to_pack_on_is_e1310_and_keeps_the_earlier_tar(
         pack(write_files(tmp_path / "large", LARGE), FACTS, disk / "engine.tar")
     assert everything_in(disk) == ["engine.tar"]
     assert (disk / "engine.tar").read_bytes() == earlier
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_what_looks_whole_is_whole(server: TarServer, tmp_path: Path) -> None:
-    server.content = packed(tmp_path, MANY | {"rank0.engine": os.urandom(24 * MIB)}).read_bytes()
-    cache = tmp_path / "cache"
-    choice = random.Random(5)
-    begun = 0
-    for _ in range(12):
-        process = subprocess.Popen([sys.executable, "-c", OPEN, server.url, cache])
-        while process.poll() is None and not list(cache.glob("engines/*staged*")):
-            pass
-        begun += process.poll() is None
-        time.sleep(choice.random() * 0.15)  # Any moment will do: whatever is found then must be true.
-        process.kill()
-        process.wait()
-        for path in cache.glob("engines/[!.]*"):
-            if path.is_dir():
-                verify(path)
-                subprocess.run(["rm", "-r", path], check=True)
-    assert begun
-    engine = open_engine(server.url, cache)
-    assert verify(engine.path) == engine.manifest
-    assert list((cache / "engines").iterdir()) == [engine.path]
 
 
 def test_a_folder_that_shrinks_under_an_unpacking_is_told(small_disk: Mount, tmp_path: Path) -> None:
