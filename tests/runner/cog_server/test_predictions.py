@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.runner.cog_server.conftest import Webhook
 from tests.runner.paced_engine import TOKENS_PER_SECOND
-from tests.runner.servers import CogUnderTest, wait_until
+from tests.runner.servers import CogUnderTest
 
 pytestmark = pytest.mark.servers
 
@@ -160,30 +159,3 @@ def test_sixty_four_at_once_all_get_their_own_text(cog: CogUnderTest) -> None:
 
     with ThreadPoolExecutor(64) as pool:
         assert all(pool.map(predict, range(64)))
-
-
-def test_putting_a_prediction_again_while_it_runs_joins_it(cog: CogUnderTest) -> None:
-    body = {"input": {"prompt": QUESTION, "max_tokens": 100}}
-    wait_until(lambda: cog.counters.running == 0)  # So that the count has all that was before.
-    requests = cog.counters["slot_requests_total"]
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: cog.client.put("/predictions/mine", json=body), range(2))
-    assert {first.status_code, second.status_code} <= {200, 202}
-    finished = first if first.json()["status"] == "succeeded" else second
-    assert finished.json()["id"] == "mine"
-    assert text_of(finished.json()) == cog.model.expected_text(QUESTION, 100)
-    assert cog.counters["slot_requests_total"] <= requests + 1
-
-
-def test_a_webhook_is_told_that_a_prediction_completed(cog: CogUnderTest, webhook: Webhook) -> None:
-    url, told = webhook
-    body = {
-        "input": {"prompt": QUESTION, "max_tokens": 20},
-        "webhook": url,
-        "webhook_events_filter": ["completed"],
-    }
-    response = cog.client.post("/predictions", json=body, headers={"Prefer": "respond-async"})
-    assert response.status_code == 202
-    document = told.get(timeout=300)
-    assert document["status"] == "succeeded"
-    assert text_of(document) == cog.model.expected_text(QUESTION, 20)

@@ -118,17 +118,6 @@ def test_an_engine_server_that_ends_before_it_is_ready_loses_nothing(
     assert listening.losses.empty()
 
 
-def test_a_socket_that_is_not_there_yet_is_waited_for(
-    path: Path, connection: EngineConnection, listening: Listening
-) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.settimeout(DEADLINE_S)
-        listener.bind(str(path))
-        listener.listen()
-        with serve(listener):
-            connection.wait_ready()
-
-
 def test_closing_ends_the_thread_and_is_no_loss(
     listener: socket.socket, connection: EngineConnection, listening: Listening
 ) -> None:

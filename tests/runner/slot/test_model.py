@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import np_to_triton_dtype
@@ -32,55 +30,38 @@ def tokens(stream: list[dict[str, Any]]) -> list[int]:
     return [token for piece in pieces for token in (piece if isinstance(piece, list) else [piece])]
 
 
-class GrpcStream:
-    """A gRPC stream to Triton: requests go in as arrays, responses come out in order."""
-
-    def __init__(self, port: int) -> None:
-        self._client = grpcclient.InferenceServerClient(url=f"{HOST}:{port}")
-        self._responses: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        self._client.start_stream(callback=lambda result, error: self._responses.put((result, error)))
-
-    def send(
-        self,
-        model: str,
-        *,
-        request_id: str = "",
-        outputs: Sequence[str] = (),
-        **tensors: npt.NDArray[Any],
-    ) -> None:
-        """``outputs`` are those asked for; none: all."""
-        inputs = []
-        for name, array in tensors.items():
-            tensor = grpcclient.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
-            tensor.set_data_from_numpy(array)
-            inputs.append(tensor)
-        self._client.async_stream_infer(
-            model,
-            inputs,
-            outputs=[grpcclient.InferRequestedOutput(name) for name in outputs] or None,
-            request_id=request_id,
-            enable_empty_final_response=True,
-        )
-
-    def receive(self) -> tuple[dict[str, Any], bool]:
-        """Outputs of the next response, and whether it is the last."""
-        result, error = self._responses.get(timeout=300)
-        if error is not None:
-            raise error
+def test_each_row_of_a_batch_comes_over_grpc_with_the_outputs_that_are_asked_for_alone(
+    triton: TritonUnderTest,
+) -> None:
+    """What is not asked for Triton frees while we send: nothing may break by it."""
+    responses: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    client = grpcclient.InferenceServerClient(url=f"{HOST}:{triton.grpc_port}")
+    client.start_stream(callback=lambda result, error: responses.put((result, error)))
+    prompts = [PROMPT, [5, 6, 7]]
+    inputs = []
+    for name, array in {
+        "input_ids": np.array(prompts, np.int32),
+        "request_output_len": np.full((2, 1), 4, np.int32),
+        "streaming": np.full((2, 1), True),
+    }.items():
+        inputs.append(grpcclient.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)))
+        inputs[-1].set_data_from_numpy(array)
+    asked = [grpcclient.InferRequestedOutput(name) for name in ("output_ids", "batch_index")]
+    for _ in range(20):
+        client.async_stream_infer("tensorrt_llm", inputs, outputs=asked, enable_empty_final_response=True)
+    received: list[list[int]] = [[], []]
+    last = 0
+    while last < 20:
+        result, error = responses.get(timeout=300)
+        assert error is None, error
         response = result.get_response()
-        outputs = {output.name: result.as_numpy(output.name) for output in response.outputs}
-        return outputs, response.parameters["triton_final_response"].bool_param
-
-    def close(self) -> None:
-        self._client.stop_stream(cancel_requests=True)
-        self._client.close()
-
-
-@pytest.fixture
-def grpc_stream(triton: TritonUnderTest) -> Iterator[GrpcStream]:
-    stream = GrpcStream(triton.grpc_port)
-    yield stream
-    stream.close()
+        assert {output.name for output in response.outputs} == {"output_ids", "batch_index"}
+        received[result.as_numpy("batch_index")[0, 0]] += result.as_numpy("output_ids")[0, 0].tolist()
+        last += response.parameters["triton_final_response"].bool_param
+    for prompt, tokens in zip(prompts, received, strict=True):
+        assert sorted(tokens) == sorted([*prompt, prompt[0]] * 20)
+    client.stop_stream(cancel_requests=True)
+    client.close()
 
 
 def test_generate_answers_at_once_with_all_tokens(triton: TritonUnderTest) -> None:
@@ -96,52 +77,6 @@ def test_a_stream_gives_each_token_once_and_says_at_the_end_why(triton: TritonUn
     assert len(stream) > 10
     assert [event.get("finish_reason") for event in stream] == [None] * (len(stream) - 1) + ["length"]
     assert all(event["sequence_length"] == len(tokens([event])) for event in stream)
-
-
-def test_each_row_of_a_batch_has_its_index_and_its_content(grpc_stream: GrpcStream) -> None:
-    rows = np.array([[1, 2, 3, 4], [5, 6, 0, 0], [7, 8, 9, 0]], np.int32)
-    lengths = np.array([[4], [2], [3]], np.int32)
-    counts = np.array([[9], [5], [12]], np.int32)
-    grpc_stream.send(
-        "tensorrt_llm",
-        input_ids=rows,
-        input_lengths=lengths,
-        request_output_len=counts,
-        streaming=np.full((3, 1), True),
-    )
-    received: dict[int, list[int]] = {0: [], 1: [], 2: []}
-    reasons: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
-    is_last = False
-    while not is_last:
-        outputs, is_last = grpc_stream.receive()
-        index = int(outputs["batch_index"][0, 0])
-        received[index] += outputs["output_ids"][0, 0].tolist()
-        assert outputs["output_ids"].shape == (1, 1, int(outputs["sequence_length"][0, 0]))
-        reasons[index] += outputs["finish_reason"][0].tolist() if "finish_reason" in outputs else []
-    for index in range(3):
-        prompt = rows[index, : lengths[index, 0]].tolist()
-        assert received[index] == [prompt[at % len(prompt)] for at in range(counts[index, 0])]
-        assert reasons[index] == [b"length"]
-
-
-def test_only_the_outputs_that_are_asked_for_are_sent(grpc_stream: GrpcStream) -> None:
-    """What is not asked for Triton frees while we send: nothing may break by it."""
-    for _ in range(20):
-        grpc_stream.send(
-            "tensorrt_llm",
-            outputs=["output_ids"],
-            input_ids=np.array([PROMPT, PROMPT], np.int32),
-            request_output_len=np.array([[4], [4]], np.int32),
-            streaming=np.full((2, 1), True),
-        )
-    received: list[int] = []
-    last = 0
-    while last < 20:
-        outputs, is_last = grpc_stream.receive()
-        assert set(outputs) == {"output_ids"}
-        received += outputs["output_ids"][0, 0].tolist()
-        last += is_last
-    assert sorted(received) == sorted([10, 11, 12, 10] * 40)
 
 
 @pytest.mark.parametrize(
@@ -179,25 +114,3 @@ def test_many_short_requests_end_well_while_the_slot_looks_for_cancelled_ones(
         assert set(pool.map(one, range(1000))) == {200}
     assert triton.service.stack.triton.restarts == restarts
     wait_until(lambda: triton.counters.is_settled)
-
-
-def test_the_stop_tensor_ends_the_requests_of_its_id(
-    triton: TritonUnderTest, grpc_stream: GrpcStream
-) -> None:
-    cancelled = triton.counters.cancelled
-    long: dict[str, Any] = {
-        "input_ids": np.array([PROMPT], np.int32),
-        "request_output_len": np.array([[4000]], np.int32),
-    }
-    grpc_stream.send("tensorrt_llm", request_id="mine", streaming=np.array([[True]]), **long)
-    grpc_stream.receive()
-    stop = GrpcStream(triton.grpc_port)
-    stop.send("tensorrt_llm", request_id="another", stop=np.array([[True]]), **long)
-    outputs, is_last = stop.receive()
-    assert (outputs["finish_reason"].tolist(), is_last) == ([[b"stop"]], True)
-    assert set(outputs) == {"finish_reason"}
-    assert triton.counters.cancelled == cancelled
-    stop.send("tensorrt_llm", request_id="mine", stop=np.array([[True]]), **long)
-    stop.receive()
-    stop.close()
-    triton.counters.wait_for_cancelled(cancelled + 1)
