@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import shutil
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 
 from engine.download.address import ALLOW_VARIABLE
 from engine.machine.root import SOURCE_ROOT
@@ -70,3 +75,25 @@ class CogServer(launch.CogServer):
             for pid in children.read_text().split()
         )
         return int(child)
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def served_configs(
+    folder: Path, handler: type[QuietHandler] = QuietHandler
+) -> Iterator[Callable[[dict[str, Any]], str]]:
+    """A function that writes a config of these keys into ``folder`` and returns its URL on loopback."""
+    directory_handler = functools.partial(handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer((HOST, 0), directory_handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+
+        def serve(keys: dict[str, Any]) -> str:
+            (folder / "config.yaml").write_text(yaml.safe_dump(keys))
+            return f"http://{HOST}:{server.server_port}/config.yaml"
+
+        yield serve
+        server.shutdown()

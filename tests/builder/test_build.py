@@ -235,15 +235,6 @@ def test_a_config_that_can_not_be_built_is_refused(
     assert hub.requests == []
 
 
-def test_a_failed_build_leaves_an_earlier_engine_as_it_was(tmp_path: Path, model: Path) -> None:
-    run(tmp_path, model_path="model")
-    before = (tmp_path / "engine.tar").read_bytes()
-    truncated(model)
-    with pytest.raises(ModelUnusable):
-        run(tmp_path, model_path="model")
-    assert (tmp_path / "engine.tar").read_bytes() == before
-
-
 def test_a_disk_that_is_too_small_is_told_before_the_download(
     tmp_path: Path, hub: HubServer, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,38 +273,27 @@ def test_a_token_is_neither_reported_nor_packed(tmp_path: Path, repository: Repo
     assert token not in b"".join(content.values()).decode(errors="replace") + "".join(lines)
 
 
-@pytest.mark.parametrize("example", ["tiny", "paced"])
-def test_the_examples_that_ship_build_without_a_network(tmp_path: Path, hub: HubServer, example: str) -> None:
-    config = OWN_FOLDER / "examples" / example / "config.yaml"
-    manifest = build(config, tmp_path / "engine.tar", report=lambda line: None)
-    assert manifest.engine_kind == {"tiny": "transformers", "paced": "paced"}[example]
+def test_the_examples_that_ship_build_without_a_network(tmp_path: Path, hub: HubServer) -> None:
+    for example, kind in {"tiny": "transformers", "paced": "paced"}.items():
+        config = OWN_FOLDER / "examples" / example / "config.yaml"
+        assert build(config, tmp_path / "engine.tar", report=lambda line: None).engine_kind == kind
     assert hub.requests == []
 
 
 @pytest.mark.parametrize("kind", ["transformers", "vllm"])
-def test_an_embedding_engine_holds_what_describes_its_pooling(
+def test_an_embedding_engine_holds_what_describes_its_pooling_and_any_all_chat_templates(
     tmp_path: Path, repository: Repository, kind: str
 ) -> None:
     write_pooling(tmp_path / "pooling", size=tiny_model.HIDDEN, max_tokens=32)
-    names = ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json"]
-    repository.files |= {name: (tmp_path / "pooling" / name).read_bytes() for name in names}
-    repository.files["onnx/config.json"] = b"{}"
+    pooling = ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json"]
+    repository.files |= {name: (tmp_path / "pooling" / name).read_bytes() for name in pooling}
+    templates = ["chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja"]
+    repository.files |= {name: name.encode() for name in templates} | {"onnx/config.json": b"{}"}
     manifest, content = run(tmp_path, model_id=MODEL_ID, engine=kind)
     arguments = {"engine_args.json"} if kind == "vllm" else set()
-    assert set(manifest.files) == TRANSFORMERS_FILES | set(names) | arguments
-    assert all(content[name] == repository.files[name] for name in names)
+    assert set(manifest.files) == TRANSFORMERS_FILES | {*pooling, *templates} | arguments
+    assert all(content[name] == repository.files[name] for name in (*pooling, *templates))
     assert (manifest.max_seq_len, manifest.max_input_len) == (32, 32)
-
-
-@pytest.mark.parametrize("kind", ["transformers", "vllm"])
-def test_an_engine_holds_all_chat_templates_of_its_model(
-    tmp_path: Path, repository: Repository, kind: str
-) -> None:
-    names = ["chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja"]
-    repository.files |= {name: name.encode() for name in names}
-    manifest, content = run(tmp_path, model_id=MODEL_ID, engine=kind)
-    assert {*names} <= {*manifest.files}
-    assert all(content[name] == repository.files[name] for name in names)
 
 
 def test_a_pooling_that_is_not_supported_is_refused(tmp_path: Path, model: Path) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from builder.plan import plan_lines
 from cli.main import main
-from errors.build_config import InvalidBuildValue, ModelNotFound, ModelTooLarge, SequenceTooLong
+from errors.build_config import InvalidBuildValue, ModelTooLarge, SequenceTooLong
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
 from tests.builder.conftest import MODEL_ID
@@ -172,16 +172,9 @@ def test_scaled_positions_count(tmp_path: Path, scaling: dict[str, Any], limit: 
         lines_of(tmp_path, config(build={"max_seq_len": limit + 1}), model)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{"])
-def test_a_model_config_that_is_none_is_told(tmp_path: Path, content: str) -> None:
+def test_a_model_config_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config()))
-    (tmp_path / "model.json").write_text(content)
-    with pytest.raises(InvalidInput, match=r"--model-config must be a model's config\.json"):
-        list(plan_lines(tmp_path / "config.yaml", model_config=tmp_path / "model.json"))
-    with pytest.raises(InvalidInput):
-        list(plan_lines(tmp_path / "config.yaml", model_config=tmp_path / "nothing.json"))
-
-
-def test_a_model_that_the_hub_does_not_have_is_the_callers_to_fix(tmp_path: Path, hub: HubServer) -> None:
-    with pytest.raises(ModelNotFound):
-        lines_of(tmp_path, config(model_id="acme/none"))
+    for name, content in (("model.json", ""), ("model.json", "[]"), ("model.json", "{"), ("none.json", "")):
+        (tmp_path / "model.json").write_text(content)
+        with pytest.raises(InvalidInput, match=r"--model-config must be a model's config\.json"):
+            list(plan_lines(tmp_path / "config.yaml", model_config=tmp_path / name))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import functools
-import http.server
 import json
 import queue
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,32 +13,24 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from engine.inspect import verify
-from engine.tar.manifest import Manifest
 from tests.builder import tiny_model
-from tests.builder.cog_server import CogServer
+from tests.builder.cog_server import CogServer, QuietHandler, served_configs
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
 from tests.runner.servers import DEADLINE_S
 
 pytestmark = pytest.mark.servers
 
-TOKEN_IN_YAML = "hf_plantedInYaml0123456789"
-TOKEN_IN_INPUT = "hf_planted-in-input"
-
 
 webhooks: queue.Queue[dict[str, Any]] = queue.Queue()
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
+class _Handler(QuietHandler):
     """Serves configs, and takes Cog's webhooks."""
 
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         webhooks.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(200)
         self.end_headers()
@@ -75,27 +66,14 @@ def server(folder: Path, hub: HubServer) -> Iterator[CogServer]:
 @pytest.fixture(scope="module")
 def serve(folder: Path) -> Iterator[Callable[..., str]]:
     """Write a config and serve it on loopback: its keys -> its URL."""
-    handler = functools.partial(_Handler, directory=str(folder))
-    http_server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=http_server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def serve(**keys: object) -> str:
-        (folder / "config.yaml").write_text(yaml.safe_dump(keys))
-        return f"http://127.0.0.1:{http_server.server_port}/config.yaml"
-
-    yield serve
-    http_server.shutdown()
-    http_server.server_close()
+    with served_configs(folder, _Handler) as serve:
+        yield lambda **keys: serve(keys)
 
 
 @pytest.fixture(autouse=True)
 def repository(hub: HubServer) -> Repository:
     hub.repositories[MODEL_ID] = Repository(tiny_model.files(), lfs={"model.safetensors"})
     return hub.repositories[MODEL_ID]
-
-
-def manifest_of(path: Path) -> Manifest:
-    return verify(path)
 
 
 def test_a_config_url_gives_a_verified_engine_tar_and_leaves_it_in_the_working_directory(
@@ -107,82 +85,33 @@ def test_a_config_url_gives_a_verified_engine_tar_and_leaves_it_in_the_working_d
     assert header == "data:application/x-tar;base64"
     engine_tar = server.folder / "engine.tar"
     assert base64.b64decode(content) == engine_tar.read_bytes()
-    manifest = manifest_of(engine_tar)
+    manifest = verify(engine_tar)
     assert (manifest.model_id, manifest.revision) == (MODEL_ID, repository.commit)
     assert "model.safetensors" in manifest.files
+    assert server.build(config="./config.yaml")["status"] == "succeeded"  # A path on the builder, too.
 
 
-@pytest.mark.parametrize("place", ["config.yaml", "./config.yaml"])
-def test_a_path_on_the_builder_is_taken_as_a_config_too(
-    server: CogServer, serve: Callable[..., str], place: str
-) -> None:
-    serve(model_id=MODEL_ID)
-    assert server.build(config=place)["status"] == "succeeded"
-
-
-def test_a_token_opens_the_model_and_is_found_nowhere_afterwards(
-    server: CogServer, serve: Callable[..., str], repository: Repository
-) -> None:
-    url = serve(model_id=MODEL_ID, revision="main", hf_token=TOKEN_IN_YAML)
-    repository.token = TOKEN_IN_YAML
-    from_yaml = server.build(config=url)
-    repository.token = TOKEN_IN_INPUT
-    from_input = server.build(config=url, hf_token=TOKEN_IN_INPUT)
-    repository.token = "hf_another"
-    denied = server.build(config=url, hf_token=TOKEN_IN_INPUT)
-    (server.folder / "config.yaml").unlink()
-
-    assert (from_yaml["status"], from_input["status"]) == ("succeeded", "succeeded")
-    assert "E1207 ModelAccessDenied" in denied["error"]
-    seen = [str(from_yaml), str(from_input), str(denied), *server.log]
-    seen += [path.read_text(errors="replace") for path in server.folder.rglob("*") if path.is_file()]
-    for token in (TOKEN_IN_YAML, TOKEN_IN_INPUT):
-        forms = (token, base64.b64encode(token.encode()).decode().rstrip("="))
-        assert not [text for text in seen if any(form in text for form in forms)]
-
-
-@pytest.mark.parametrize(
-    ("keys", "code"),
-    [
-        ({}, "E1204"),
-        ({"model_idd": MODEL_ID}, "E1202"),
-        ({"model_id": "../etc"}, "E1203"),
-        ({"engine": "transformers"}, "E1204"),
-        ({"model_path": "no/such/folder"}, "E1205"),
-        ({"model_id": "acme/none"}, "E1206"),
-        ({"model_id": MODEL_ID, "weight_format": "pt"}, "E1208"),
-        ({"engine": "vllm", "model_id": MODEL_ID, "vllm": {"dtypes": "half"}}, "E1202"),
-        ({"model_id": MODEL_ID, "max_seq_len": 65}, "E1203"),
-    ],
-)
 def test_a_wrong_config_gives_its_code_no_tar_and_a_server_that_goes_on(
-    server: CogServer, serve: Callable[..., str], keys: dict[str, object], code: str
+    server: CogServer, serve: Callable[..., str]
 ) -> None:
-    (server.folder / "engine.tar").write_bytes(b"of an earlier build")
-    answer = server.build(config=serve(**keys))
-    assert answer["status"] == "failed"
-    assert f"{code} " in answer["error"]
-    assert not (server.folder / "engine.tar").exists()
+    wrong: dict[str, dict[str, object]] = {
+        "E1202": {"model_idd": MODEL_ID},
+        "E1203": {"model_id": MODEL_ID, "max_seq_len": 65},
+        "E1204": {},
+        "E1205": {"model_path": "no/such/folder"},
+        "E1206": {"model_id": "acme/none"},
+        "E1208": {"model_id": MODEL_ID, "weight_format": "pt"},
+    }
+    for code, keys in wrong.items():
+        (server.folder / "engine.tar").write_bytes(b"of an earlier build")
+        answer = server.build(config=serve(**keys))
+        assert answer["status"] == "failed"
+        assert f"{code} " in answer["error"]
+        assert not (server.folder / "engine.tar").exists()
+    for config in ("", "no/such/file.yaml", "/", "data:text/plain,%00"):
+        error = server.build(config=config)["error"]
+        assert any(code in error for code in ("E1005", "E1201"))
     assert server.is_ready()
-
-
-@pytest.mark.parametrize("config", ["", "no/such/file.yaml", "/", "data:text/plain,%00"])
-def test_a_config_that_is_none_gives_a_code(server: CogServer, config: str) -> None:
-    answer = server.build(config=config)
-    assert any(code in answer["error"] for code in ("E1005", "E1201"))
-    assert server.is_ready()
-
-
-def test_a_failed_download_gives_its_code_and_the_next_build_succeeds(
-    server: CogServer, serve: Callable[..., str], repository: Repository
-) -> None:
-    content = repository.files["generation_config.json"] = b'{"eos_token_id": [1]}'
-    repository.commit = "d" * 40
-    repository.sent_instead["generation_config.json"] = b"x" * len(content)
-    url = serve(model_id=MODEL_ID)
-    assert "E2302 DownloadCorrupt" in server.build(config=url)["error"]
-    repository.sent_instead.clear()
-    assert server.build(config=url)["status"] == "succeeded"
 
 
 def test_a_cancelled_build_ends_at_once_leaves_no_tar_and_the_next_succeeds(
@@ -212,12 +141,35 @@ def test_a_cancelled_build_ends_at_once_leaves_no_tar_and_the_next_succeeds(
     assert answer["status"] == "succeeded", answer
 
 
-def test_a_large_engine_is_answered_by_its_place_and_not_by_its_bytes(
-    server: CogServer, serve: Callable[..., str], repository: Repository
+def peak_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def sparse_safetensors(path: Path, size_mib: int) -> None:
+    """One tensor of zeros that takes no room on the disk."""
+    size_bytes = size_mib << 20
+    header = {"zeros": {"dtype": "U8", "shape": [size_bytes], "data_offsets": [0, size_bytes]}}
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + size_bytes)
+
+
+def test_a_large_engine_is_answered_by_its_place_and_takes_no_more_memory(
+    server: CogServer, serve: Callable[..., str]
 ) -> None:
-    repository.files["model.safetensors"] = tiny_model.large_safetensors(65 << 20)
-    repository.commit = "f" * 40
-    answer = server.build(config=serve(model_id=MODEL_ID))
-    engine_tar = server.folder / "engine.tar"
-    assert answer["output"] == engine_tar.as_uri()
-    assert manifest_of(engine_tar).revision == repository.commit
+    serve(model_path="model")
+    model, engine_tar = server.folder / "model", server.folder / "engine.tar"
+    model.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (model / name).write_bytes(tiny_model.files()[name])
+    peaks = []
+    for size_mib in (65, 512):
+        sparse_safetensors(model / "model.safetensors", size_mib)
+        assert server.build(config="config.yaml")["output"] == engine_tar.as_uri()
+        assert engine_tar.stat().st_size > size_mib << 20
+        peaks.append(peak_mib(server.pid) + peak_mib(server.worker_pid()))
+    engine_tar.unlink()
+    assert peaks[1] - peaks[0] < 64

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import functools
-import http.server
-import io
 import os
 import re
 import shutil
 import sys
-import tarfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 from tokenizers import Tokenizer
 
 from engine.inspect import verify
 from engine.lock import lock, unlock
 from tests.builder import tiny_model
-from tests.builder.cog_server import CogServer
+from tests.builder.cog_server import CogServer, served_configs
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.tensorrt_llm_builds import config
@@ -38,11 +31,6 @@ pytestmark = [
     without_driver,
     pytest.mark.servers,
 ]
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -88,40 +76,24 @@ def server(folder: Path, hub: HubServer) -> Iterator[CogServer]:
 @pytest.fixture(scope="module")
 def serve(folder: Path) -> Iterator[Callable[..., str]]:
     """Write a config and serve it on loopback: its keys -> its URL."""
-    handler = functools.partial(_Quiet, directory=str(folder))
-    http_server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=http_server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def serve(keys: dict[str, Any]) -> str:
-        (folder / "config.yaml").write_text(yaml.safe_dump(keys))
-        return f"http://127.0.0.1:{http_server.server_port}/config.yaml"
-
-    yield serve
-    http_server.shutdown()
-    http_server.server_close()
+    with served_configs(folder) as serve:
+        yield serve
 
 
-def test_a_config_url_gives_an_engine_tar_with_both_ranks_and_live_logs(
-    server: CogServer, serve: Callable[[dict[str, Any]], str]
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.needs_mpirun)])
+def test_what_was_built_from_a_config_url_with_live_logs_is_served_as_streamed_predictions(
+    server: CogServer, serve: Callable[[dict[str, Any]], str], tmp_path: Path, world_size: int
 ) -> None:
-    answer = server.build(config=serve(config({"tp_size": 2})))
+    """The whole way: builder's Cog, engine.tar, runner's Cog, Triton, for two ranks a real mpirun."""
+    answer = server.build(config=serve(config({"tp_size": world_size})))
     assert answer["status"] == "succeeded", answer
-    content = base64.b64decode(answer["output"].partition(",")[2])
-    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-        assert {"config.json", "rank0.engine", "rank1.engine", "tokenizer.json"} < set(tar.getnames())
-    assert verify(server.folder / "engine.tar").world_size == 2
+    manifest = verify(server.folder / "engine.tar")
+    assert manifest.world_size == world_size
+    assert {f"rank{rank}.engine" for rank in range(world_size)} < set(manifest.files)
     logs = answer["logs"]
     assert re.search(r"\[5/8\] build: \S+trtllm-build --checkpoint_dir checkpoint ", logs)
     assert re.search(r"build 0:\d\d \| \[TensorRT-LLM\] TensorRT-LLM version: 0\.16\.0", logs)
     assert re.search(r"build: done in 0:\d\d", logs)
-
-
-@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.needs_mpirun)])
-def test_what_was_built_from_a_config_url_is_served_as_streamed_predictions(
-    server: CogServer, serve: Callable[[dict[str, Any]], str], tmp_path: Path, world_size: int
-) -> None:
-    """The whole way: builder's Cog, engine.tar, runner's Cog, Triton, for two ranks a real mpirun."""
-    assert server.build(config=serve(config({"tp_size": world_size})))["status"] == "succeeded"
     make_gpus(server.folder / "gpu", count=2)
     tokenizer = Tokenizer.from_str(tiny_model.tokenizer_json().decode())
     engine_tar = shutil.copy(server.folder / "engine.tar", tmp_path)

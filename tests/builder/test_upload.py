@@ -11,12 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import yaml
 
 from builder.upload import find_upload_url, upload
 from errors.build import UploadFailed
-from tests.builder import tiny_model
-from tests.builder.cog_server import CogServer
 
 
 @dataclass
@@ -69,33 +66,25 @@ def engine_tar(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("slash", ["", "/"])
-def test_the_file_arrives_whole_under_its_name(uploads: Uploads, engine_tar: Path, slash: str) -> None:
-    assert upload(engine_tar, uploads.url + slash, None) == f"{uploads.url}/engine.tar"
+def test_the_file_arrives_whole_under_its_name_and_progress_is_told_up_to_the_end(
+    uploads: Uploads, engine_tar: Path
+) -> None:
+    told: list[tuple[int, int | None, str]] = []
+    for slash in ("", "/"):
+        url = upload(engine_tar, uploads.url + slash, lambda *progress: told.append(progress))
+        assert url == f"{uploads.url}/engine.tar"
     assert uploads.received == {"/put/engine.tar": engine_tar.read_bytes()}
     assert uploads.content_types == {"application/x-tar"}
+    size_bytes = engine_tar.stat().st_size
+    assert told[-1] == (size_bytes, size_bytes, "uploading")
 
 
 def test_a_signature_stays_behind_the_name_and_is_not_answered(uploads: Uploads, engine_tar: Path) -> None:
     assert upload(engine_tar, f"{uploads.url}?sig=a%2Fb&expires=9", None) == f"{uploads.url}/engine.tar"
     assert uploads.received == {"/put/engine.tar?sig=a%2Fb&expires=9": engine_tar.read_bytes()}
-
-
-def test_progress_is_told_up_to_the_end(uploads: Uploads, engine_tar: Path) -> None:
-    told: list[tuple[int, int | None, str]] = []
-    upload(engine_tar, uploads.url, lambda *progress: told.append(progress))
-    size_bytes = engine_tar.stat().st_size
-    assert told[-1] == (size_bytes, size_bytes, "uploading")
-
-
-def test_the_answer_names_where_it_is_and_its_signature_is_dropped(
-    uploads: Uploads, engine_tar: Path
-) -> None:
     uploads.location = "https://files.example/e.tar?signature=secret"
     assert upload(engine_tar, uploads.url, None) == "https://files.example/e.tar"
-
-
-def test_redirects_are_followed_with_the_whole_file(uploads: Uploads, engine_tar: Path) -> None:
+    uploads.received.clear()
     uploads.redirects = 2
     upload(engine_tar, uploads.url, None)
     assert uploads.received == {"/moved/moved/put/engine.tar": engine_tar.read_bytes()}
@@ -130,26 +119,3 @@ def test_the_option_of_the_server_above_is_found(option: list[str]) -> None:
 def test_the_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COG_UPLOAD_URL", "http://v/")
     assert find_upload_url() == "http://v/"
-
-
-@pytest.mark.servers
-def test_a_cog_server_with_an_upload_url_answers_with_the_uploaded_url(
-    tmp_path: Path, cache: Path, uploads: Uploads
-) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    for name, content in tiny_model.files().items():
-        if "/" not in name:
-            (model / name).write_bytes(content)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_path": "model"}))
-    server = CogServer(tmp_path, {}, "--upload-url", uploads.url)
-    try:
-        answer = server.build(config="config.yaml")
-        assert server.is_ready()
-        uploads.status = 500
-        failed = server.build(config="config.yaml")
-    finally:
-        server.close()
-    assert answer["output"] == f"{uploads.url}/engine.tar"
-    assert uploads.received["/put/engine.tar"] == (tmp_path / "engine.tar").read_bytes()
-    assert "E2304 UploadFailed" in failed["error"]

@@ -74,13 +74,6 @@ def safetensors(named: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]) -> b
     return struct.pack("<Q", len(text)) + text + b"".join(tensor.tobytes() for tensor in named.values())
 
 
-def large_safetensors(size_bytes: int) -> bytes:
-    """One tensor of zeros, to make an engine of a given size."""
-    header = {"zeros": {"dtype": "U8", "shape": [size_bytes], "data_offsets": [0, size_bytes]}}
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + bytes(size_bytes)
-
-
 def files() -> dict[str, bytes]:
     """A whole repository, with things the builder must leave alone: code, a second set of weights."""
     weights = safetensors(tensors())

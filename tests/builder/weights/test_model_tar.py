@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import io
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,43 +16,17 @@ from builder.build import build
 from engine.tar.manifest import Manifest
 from errors.build_config import ModelTarUnavailable
 from tests.builder import tiny_model
-
-
-class TarServer:
-    """Serves ``content`` at ``url``, whole and with an ETag; ``num_bytes_sent`` counts what it sent."""
-
-    def __init__(self) -> None:
-        self.content = b""
-        self.status = 200
-        self.num_bytes_sent = 0
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(outer.status)
-                self.send_header("ETag", f'"{hashlib.sha256(outer.content).hexdigest()}"')
-                self.send_header("Content-Length", str(len(outer.content)))
-                self.end_headers()
-                outer.num_bytes_sent += self.wfile.write(outer.content)
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-        self.url = f"http://user:s3cr3t@127.0.0.1:{self._server.server_port}/model.tar?signature=s3cr3t"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+from tests.engine.tar_server import Fault, TarServer
 
 
 @pytest.fixture
 def server() -> Iterator[TarServer]:
-    server = TarServer()
-    server.content = tar_of(tiny_model.files())
-    yield server
-    server.close()
+    with TarServer(tar_of(tiny_model.files())) as server:
+        yield server
+
+
+def secret_url(server: TarServer) -> str:
+    return server.url.replace("//", "//user:s3cr3t@") + "?signature=s3cr3t"
 
 
 def tar_of(files: dict[str, bytes], *, mode: str = "w", extra: tarfile.TarInfo | None = None) -> bytes:
@@ -69,15 +41,16 @@ def tar_of(files: dict[str, bytes], *, mode: str = "w", extra: tarfile.TarInfo |
     return output.getvalue()
 
 
-def run(tmp_path: Path, url: str, **keys: Any) -> Manifest:
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_tar_url": url, **keys}))
+def run(tmp_path: Path, server: TarServer, **keys: Any) -> Manifest:
+    server.etag = f'"{hashlib.sha256(server.content).hexdigest()}"'
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_tar_url": secret_url(server), **keys}))
     return build(tmp_path / "config.yaml", tmp_path / "engine.tar", report=lambda line: None)
 
 
 def test_a_tar_gives_an_engine_that_names_its_content_and_not_its_credentials(
     tmp_path: Path, server: TarServer
 ) -> None:
-    manifest = run(tmp_path, server.url)
+    manifest = run(tmp_path, server)
     assert "model.safetensors" in manifest.files
     assert manifest.revision == f"sha256:{hashlib.sha256(server.content).hexdigest()}"
     assert b"s3cr3t" not in (tmp_path / "engine.tar").read_bytes()
@@ -92,18 +65,18 @@ def test_a_tar_of_a_folder_and_a_zipped_tar_are_understood(
         server.content = tar_of({f"Llama-tiny/{name}": content for name, content in files.items()})
     else:
         server.content = tar_of(files, mode="w:gz")
-    assert run(tmp_path, server.url, model_id="acme/x").model_id == "acme/x"
+    assert run(tmp_path, server, model_id="acme/x").model_id == "acme/x"
 
 
 def test_a_tar_is_fetched_once_as_long_as_the_server_says_it_is_the_same(
     tmp_path: Path, server: TarServer
 ) -> None:
-    run(tmp_path, server.url)
-    first = server.num_bytes_sent
-    run(tmp_path, server.url)
-    assert server.num_bytes_sent <= first + len(server.content)  # asked, its content not read on
+    run(tmp_path, server)
+    first = server.sent_bytes
+    run(tmp_path, server)
+    assert server.sent_bytes <= first + len(server.content)  # asked, its content not read on
     server.content = tar_of({**tiny_model.files(), "generation_config.json": b"{}"})
-    assert run(tmp_path, server.url).files["generation_config.json"].size_bytes == 2
+    assert run(tmp_path, server).files["generation_config.json"].size_bytes == 2
 
 
 def member(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
@@ -129,24 +102,20 @@ def test_a_tar_with_an_unsafe_member_is_refused_and_leaves_nothing(
 ) -> None:
     server.content = tar_of(tiny_model.files(), extra=extra)
     with pytest.raises(ModelTarUnavailable, match="nothing was unpacked"):
-        run(tmp_path, server.url)
+        run(tmp_path, server)
     assert not (tmp_path / "outside").exists()
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize("content", [b"", b"<html>", tar_of(tiny_model.files())[:-15_000]])
-def test_what_is_no_whole_tar_is_refused(tmp_path: Path, server: TarServer, content: bytes) -> None:
-    server.content = content
-    with pytest.raises(ModelTarUnavailable) as caught:
-        run(tmp_path, server.url)
-    assert "s3cr3t" not in str(caught.value)
-
-
-@pytest.mark.parametrize("status", [403, 404])
-def test_a_refusal_of_the_server_is_told_without_credentials(
-    tmp_path: Path, server: TarServer, status: int
+def test_what_is_no_whole_tar_or_refused_is_told_without_credentials(
+    tmp_path: Path, server: TarServer
 ) -> None:
-    server.status = status
-    with pytest.raises(ModelTarUnavailable, match=f"HTTP {status}") as caught:
-        run(tmp_path, server.url)
+    for content in (b"", b"<html>", tar_of(tiny_model.files())[:-15_000]):
+        server.content = content
+        with pytest.raises(ModelTarUnavailable) as caught:
+            run(tmp_path, server)
+        assert "s3cr3t" not in str(caught.value)
+    server.fault = lambda request: Fault(status=403)
+    with pytest.raises(ModelTarUnavailable, match="HTTP 403") as caught:
+        run(tmp_path, server)
     assert "s3cr3t" not in str(caught.value)
