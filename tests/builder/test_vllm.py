@@ -64,31 +64,22 @@ def test_a_wrong_argument_or_one_that_nothing_can_honour_is_told(given: dict[str
     assert "hf_secret" not in text
 
 
-def test_right_arguments_stay_as_they_are() -> None:
+def test_right_arguments_stay_as_they_are_and_what_is_off_needs_nothing_that_honours_it() -> None:
     given = {
         "gpu_memory_utilization": 0.85,
         "tensor_parallel_size": 4,
-        "max_num_seqs": 900,
         "dtype": "float16",
-        "quantization": "gptq_marlin" if "gptq_marlin" in _choices("quantization") else "gptq",
+        "quantization": "gptq_marlin"
+        if "gptq_marlin" in _data()["arguments"]["quantization"]["choices"]
+        else "gptq",
         "enforce_eager": False,
         "max_model_len": -1,
         "distributed_executor_backend": "ray",
-        "kv_cache_dtype": "fp8",
         "compilation_config": {"cudagraph_capture_sizes": [1, 2, 4]},
         "speculative_config": None,
+        "enable_sleep_mode": False,
+        "scheduling_policy": "fcfs",
     }
-    assert arguments(**given) == given
-
-
-def _choices(name: str) -> list[str]:
-    data = json.loads((OWN_FOLDER / "config" / "vllm_arguments.json").read_text())
-    choices: list[str] = data["arguments"][name]["choices"]
-    return choices
-
-
-def test_what_is_off_needs_nothing_that_honours_it() -> None:
-    given = {"enable_sleep_mode": False, "scheduling_policy": "fcfs", "kv_cache_metrics": False}
     assert arguments(**given) == given
 
 
@@ -97,12 +88,9 @@ def test_every_argument_that_is_refused_is_one_of_vllms() -> None:
     assert not set(_WITHOUT_EFFECT) & set(_DECIDED)
 
 
-def test_keys_that_every_kind_has_are_vllms_arguments_too() -> None:
+def test_keys_that_every_kind_has_are_vllms_arguments_too_and_said_twice_must_be_the_same() -> None:
     config = BuildConfig(engine="vllm", model_id="a/b", dtype="bfloat16", max_seq_len=512, max_batch_size=8)
     assert engine_arguments(config) == {"dtype": "bfloat16", "max_model_len": 512, "max_num_seqs": 8}
-
-
-def test_the_same_said_twice_must_be_the_same() -> None:
     config = BuildConfig(engine="vllm", model_id="a/b", max_batch_size=8, vllm={"max_num_seqs": 9})
     with pytest.raises(CodedError, match=r"E1204.*max_batch_size 8 and vllm.max_num_seqs 9"):
         engine_arguments(config)

@@ -61,10 +61,13 @@ def test_a_plain_config_is_read_with_the_programs_own_defaults() -> None:
     assert build.checkpoint is build.calls[0]
 
 
-def test_folders_that_a_config_leaves_out_are_filled_in() -> None:
+def test_folders_that_a_config_leaves_out_are_filled_in_and_the_hubs_checkpoint_needs_no_conversion() -> None:
     convert, build = asked().calls
     assert argv(convert.args, convert.program) == ["--model_dir", "/src/models/a/b", "--output_dir", "./c"]
     assert argv(build.args, build.program) == ["--checkpoint_dir", "./c", "--output_dir", "./e"]
+    built = {"executable": "trtllm-build", "output_dir": "e", "args": {"checkpoint_dir": "/src/models/a/b"}}
+    plain = summarize(BuildConfig.model_validate({"version": 1, "model_id": "a/b", "build": built}))
+    assert (plain.checkpoint, plain.dtype) == (None, "auto")
 
 
 @pytest.mark.parametrize(
@@ -175,22 +178,17 @@ def test_the_gpu_of_a_machine_is_judged_like_a_target() -> None:
         check_gpu(build, 80)
 
 
-def test_a_checkpoint_from_the_hub_needs_no_conversion() -> None:
-    built = {"executable": "trtllm-build", "output_dir": "e", "args": {"checkpoint_dir": "/src/models/a/b"}}
-    build = summarize(BuildConfig.model_validate({"version": 1, "model_id": "a/b", "build": built}))
-    assert build.checkpoint is None
-    assert build.dtype == "auto"
-
-
-def test_a_config_without_a_build_or_with_programs_in_wrong_places_is_refused() -> None:
-    step = {"script": "convert_checkpoint.py", "output_dir": "c"}
-    with pytest.raises(ConflictingBuildKeys, match="has no build"):
-        summarize(BuildConfig.model_validate({"version": 1, "model_id": "a/b", "convert_to_ft": step}))
-    with pytest.raises(ConflictingBuildKeys, match=r"runs convert_checkpoint\.py as build"):
-        summarize(BuildConfig.model_validate({"version": 1, "model_id": "a/b", "build": step}))
-    built = {"executable": "trtllm-build", "output_dir": "e"}
-    with pytest.raises(ConflictingBuildKeys, match="no checkpoint"):
-        summarize(BuildConfig.model_validate({"version": 1, "model_id": "a/b", "build": built}))
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ({"convert_to_ft": {"script": "convert_checkpoint.py", "output_dir": "c"}}, "has no build"),
+        ({"build": {"script": "convert_checkpoint.py", "output_dir": "c"}}, "convert_checkpoint.py as build"),
+        ({"build": {"executable": "trtllm-build", "output_dir": "e"}}, "no checkpoint"),
+    ],
+)
+def test_programs_that_are_missing_or_in_wrong_places_are_refused(step: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConflictingBuildKeys, match=told):
+        summarize(BuildConfig.model_validate({"version": 1, "model_id": "a/b", **step}))
 
 
 def test_lengths_beyond_the_models_positions_are_refused_or_cut() -> None:
@@ -216,25 +214,13 @@ def test_lengths_within_the_model_stay_and_one_not_given_is_the_models() -> None
     assert fit_model(asked())[0].max_seq_len is None
 
 
-@pytest.mark.parametrize(
-    ("convert", "model", "words"),
-    [
-        ({"tp_size": 3}, LLAMA_2, "splits 40 attention heads over tp_size 3"),
-        (
-            {"tp_size": 4},
-            {"num_heads": 12, "num_kv_heads": 6},
-            "6 key/value heads over tp_size 4",
-        ),
-        ({"pp_size": 41}, LLAMA_2, "splits 40 layers over pp_size 41"),
-    ],
-)
-def test_a_model_that_does_not_divide_is_refused(
-    convert: dict[str, Any], model: dict[str, int], words: str
-) -> None:
-    with pytest.raises(ConflictingBuildKeys) as caught:
-        fit_model(asked(convert=convert), **model)
-    assert words in str(caught.value)
-
-
-def test_fewer_key_value_heads_than_gpus_are_repeated() -> None:
+def test_a_model_that_does_not_divide_is_refused_but_few_key_value_heads_are_repeated() -> None:
     fit_model(asked(convert={"tp_size": 8}), num_heads=64, num_kv_heads=1)
+    for convert, model, words in (
+        ({"tp_size": 3}, LLAMA_2, "splits 40 attention heads over tp_size 3"),
+        ({"tp_size": 4}, {"num_heads": 12, "num_kv_heads": 6}, "6 key/value heads over tp_size 4"),
+        ({"pp_size": 41}, LLAMA_2, "splits 40 layers over pp_size 41"),
+    ):
+        with pytest.raises(ConflictingBuildKeys) as caught:
+            fit_model(asked(convert=convert), **model)
+        assert words in str(caught.value)

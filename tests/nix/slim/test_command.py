@@ -81,22 +81,19 @@ def test_keeps_mode_and_times(tree: Path) -> None:
     assert status.st_size == len(library(FAT, FOREIGN, FAT))
 
 
-def test_one_library_that_is_not_understood_stops_all(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_or_not_understood_stops_all(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = snapshot(tree)
+    assert main(["--sm", "86", str(tree / "nowhere")]) == 3
+    assert "nowhere: no such file or folder" in capsys.readouterr().err
+    assert main(["--sm", "75", str(tree)]) == 3
+    assert "no library here has device code for SM 75" in capsys.readouterr().err
+    assert snapshot(tree) == before
     (tree / "strange.so").write_bytes(library(container(Image(32, 86))))
     before = snapshot(tree)
     assert main(["--sm", "86", str(tree)]) == 3
     assert snapshot(tree) == before
     assert "strange.so: an entry of device code at" in capsys.readouterr().err
     assert main(["--check", "86", str(tree)]) == 3
-
-
-def test_refuses_an_architecture_for_which_nothing_is_there(
-    tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = snapshot(tree)
-    assert main(["--sm", "75", str(tree)]) == 3
-    assert "no library here has device code for SM 75" in capsys.readouterr().err
-    assert snapshot(tree) == before
 
 
 def test_a_wrong_command_line_is_told_at_once(tree: Path) -> None:
@@ -110,11 +107,6 @@ def test_a_wrong_command_line_is_told_at_once(tree: Path) -> None:
         with pytest.raises(SystemExit) as caught:
             main([*arguments, str(tree)])
         assert caught.value.code == 2
-
-
-def test_a_missing_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--sm", "86", str(tmp_path / "nowhere")]) == 3
-    assert "nowhere: no such file or folder" in capsys.readouterr().err
 
 
 def test_leaves_alone_what_is_no_library_for_a_gpu(tree: Path) -> None:

@@ -103,14 +103,15 @@ def test_the_tokens_of_a_request_that_is_not_streamed_are_collected(streaming: b
     assert parse(streaming=streaming).submit.collects_until == (None if streaming else [])
 
 
-def test_the_earlier_of_two_names_wins() -> None:
+def test_lengths_and_ends_are_those_of_the_prompt_and_its_room() -> None:
+    """The earlier of two names wins, and an end id that is no token ends nothing."""
     submit = parse(min_length=3, min_tokens=5, random_seed=1, seed=2).submit
     assert (submit.min_tokens, submit.sampling.seed) == (3, 1)
-
-
-@pytest.mark.parametrize("end_id", [-1, 50_000, 50_256])
-def test_an_end_id_that_is_no_token_ends_nothing(end_id: int) -> None:
-    assert parse(end_id=end_id).submit.end_id is None
+    assert parse(input_ids=[5, 6, 2, 2], input_lengths=2).submit.input_ids == [5, 6]
+    submit = parse(input_ids=[1] * 90, request_output_len=1000, min_length=500).submit
+    assert (submit.max_tokens, submit.min_tokens) == (10, 10)
+    for end_id in (-1, 50_000):
+        assert parse(end_id=end_id).submit.end_id is None
 
 
 def test_streaming_and_the_inputs_place_in_the_output_are_asked_for() -> None:
@@ -120,15 +121,6 @@ def test_streaming_and_the_inputs_place_in_the_output_are_asked_for() -> None:
     excluding = parse_row(tensors(exclude_input_in_output=True), 0, READY, includes_input=True)
     assert not excluding.includes_input
     assert parse_row(tensors(), 0, READY, includes_input=True).includes_input
-
-
-def test_only_input_lengths_of_the_ids_are_the_prompt() -> None:
-    assert parse(input_ids=[5, 6, 2, 2], input_lengths=2).submit.input_ids == [5, 6]
-
-
-def test_lengths_are_cut_to_the_room_that_the_prompt_leaves() -> None:
-    submit = parse(input_ids=[1] * 90, request_output_len=1000, min_length=500).submit
-    assert (submit.max_tokens, submit.min_tokens) == (10, 10)
 
 
 @pytest.mark.parametrize("name", ["stop_words_list", "bad_words_list"])
@@ -281,14 +273,10 @@ def test_a_beam_search_is_one_request_and_drawn_outputs_have_consecutive_seeds()
     assert unseeded.submits() == [unseeded.submit] * 2
 
 
-def test_what_asks_for_nothing_special_is_taken() -> None:
-    request = parse(beam_width=1, num_return_sequences=1, return_log_probs=False, early_stopping=False)
-    assert request.submit == parse().submit
-
-
-def test_what_nvidias_preprocessing_gives_to_every_model_is_taken() -> None:
+def test_what_asks_for_nothing_special_as_nvidias_preprocessing_does_is_taken() -> None:
     decoder = {"decoder_input_ids": np.array([[2]], np.int32), "decoder_input_lengths": 1}
-    assert parse(pad_id=2, **decoder, embedding_bias=np.empty((1, 0), np.float32)) == parse(pad_id=2)
+    plain = {"beam_width": 1, "num_return_sequences": 1, "return_log_probs": False, "early_stopping": False}
+    assert parse(pad_id=2, **plain, **decoder, embedding_bias=np.empty((1, 0), np.float32)) == parse(pad_id=2)
 
 
 def test_nvidias_embedding_bias_is_a_bias_of_tokens_for_other_engines() -> None:
