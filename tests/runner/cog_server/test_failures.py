@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from errors.settings import InvalidSetting
+from errors.triton import ServerEnded
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import (
     CogUnderTest,
@@ -80,13 +81,25 @@ def test_a_setup_that_fails_is_one_coded_sentence_in_the_health(tmp_path: Path) 
         server.close()
 
 
-def test_a_killed_cog_server_leaves_nothing(tmp_path: Path) -> None:
+def test_a_killed_cog_server_leaves_nothing_and_is_told_by_its_exit_and_log_path_without_prompts(
+    tmp_path: Path,
+) -> None:
+    secret = "a prompt of a user"
     server = CogUnderTest(make_paced_model(tmp_path / "model", 200), tmp_path)
     pids = [*triton_pids(server.triton_http_port), *engine_pids(server.triton_http_port)]
     try:
         assert len(pids) == 5
-        server.server._process.kill()
+        server.predict(prompt=secret, max_tokens=2)
+        wait_until(lambda: secret in server.log())
+        os.kill(server.server.pid, signal.SIGKILL)
+        with pytest.raises(ServerEnded) as raised:
+            server.server.wait()
         wait_until(lambda: not any(map(is_running, pids)))
         assert shared_memory(server.triton_http_port) == []
     finally:
         server.close()
+    text = str(raised.value)
+    assert text.startswith("E2111 ServerEnded: The runner's Cog server ended by itself after it had been")
+    assert "killed by SIGKILL" in text
+    assert str(server.log_path) in text
+    assert secret not in text
