@@ -19,8 +19,6 @@ from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
 from runner.observability.tracing import Tracing
 from runner.settings.settings import Settings
 
-_KEEP_ALIVE_S = 75
-"""Longer than clients and proxies keep an idle connection: a client must not send on one that we close."""
 _FINAL_RESPONSES_S = 3
 """Time after the grace period for the errors of requests that it ended."""
 _FLUSH_S = 1.0
@@ -85,5 +83,4 @@ def _limits(settings: Settings) -> Limits:
         max_head_bytes=settings.openai_max_header_bytes,
         max_body_bytes=settings.openai_max_body_bytes,
         receive_timeout_s=settings.openai_receive_timeout_s,
-        idle_timeout_s=_KEEP_ALIVE_S,
     )

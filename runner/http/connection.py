@@ -24,14 +24,14 @@ from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_BYT
 
 _MAX_PIPELINED = 8
 _MAX_HEADERS = 100
-"""A small one takes 30 times its size in memory."""
+"""Number of headers. A small one takes 30 times its size in memory."""
 _SLASHES = re.compile("//+")
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _WIRE_FACTOR = 2
 """Bytes on the wire of a chunked body, for each byte of the limit of bodies."""
 _LINGER_S = 2.0
 _LINGER_BYTES = 1 << 20
-"""What is read after a refusal. NOTE: if unread data is left, the client's kernel may drop our answer."""
+"""Size of what is read after a refusal. NOTE: else the client's kernel may drop our answer."""
 
 
 _HELD, _TURN = "there is no room", "it is not its turn"
@@ -66,15 +66,15 @@ class HTTPConnection(asyncio.Protocol):
     _url = b""
     _expects_continue = False
     _is_receiving = False
-    """From the first byte of a request to its last."""
+    """True from the first byte of a request to its last."""
     _is_blank = False
-    """The last read has only blank lines, before a request."""
+    """True if the last read has only blank lines, before a request."""
     _is_in_head = False
     _head_bytes = 0
     _wire_bytes = 0
     _read_bytes = FIRST_READ_BYTES
     _num_small = 0
-    """Lines of a head and small chunks of the last read."""
+    """Number of lines of a head and small chunks in the last read."""
     _is_refused = False
 
     def __init__(self, application: ASGIApp, registry: Connections, refuse: Refuse) -> None:
@@ -85,11 +85,11 @@ class HTTPConnection(asyncio.Protocol):
         self._parser = _Parser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._last: Exchange | None = None
-        """Whose request is received, or was received last."""
+        """The exchange whose request is received, or was received last."""
         self._running: Exchange | None = None
-        """Whose answer is sent, or was sent last."""
+        """The exchange whose answer is sent, or was sent last."""
         self._pipeline: deque[Exchange] = deque()
-        """Those that wait for its end."""
+        """Exchanges that wait for its end."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -255,7 +255,7 @@ class HTTPConnection(asyncio.Protocol):
         task.add_done_callback(self.registry.tasks.discard)
 
     def answered(self) -> None:
-        """The next one of the pipeline has its turn."""
+        """Give the next exchange of the pipeline its turn."""
         if not self.transport.is_closing():
             self.flow.resume_reading(BUSY)
             if self._pipeline:
@@ -283,7 +283,7 @@ class HTTPConnection(asyncio.Protocol):
         return self.transport.is_closing()
 
     def pause_reading(self) -> None:
-        """Until it is this connection's turn."""
+        """Read nothing until it is this connection's turn."""
         self.flow.pause_reading(_TURN)
 
     def resume_reading(self) -> None:
@@ -329,7 +329,7 @@ class HTTPConnection(asyncio.Protocol):
         self._read_bytes = self.transport.max_size = num_bytes  # type: ignore[attr-defined]
 
     def _can_answer(self) -> bool:
-        """Whether nothing of another answer would be before or after it."""
+        """Return True if an answer now would neither follow nor precede a part of another one."""
         if self._pipeline:
             return False
         last = self._last

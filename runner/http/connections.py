@@ -1,11 +1,12 @@
-"""All connections of the API server: how many there are, how much they have sent that is not yet used.
+"""All connections of a server: how many there are, and how much they have sent that is not yet used.
 
 A connection is *idle*, its request is *arriving*, or it waits for an answer. When there are too many, one
 that waits for its client makes room: the oldest idle one, else the one whose request began to arrive first.
+If all wait for answers, the new one is refused.
 
-Bytes of requests count until the request is used: its prompt was sent to the engine, or its response has
-begun. When there are too many, large requests wait unread until there is room (``hold``), and the slowest of
-those that are arriving is refused. Small requests never wait.
+Bytes of requests count until the request is used: the application has released it, or has answered. When
+there are too many, large requests wait unread until there is room (``hold``), and the slowest of those that
+are arriving is refused. Small requests never wait.
 """
 
 import asyncio
@@ -19,12 +20,12 @@ from errors.coded_error import CodedError
 from runner.supervision.turns import Turns
 
 BUFFER_BYTES = 4 << 20
-"""Of all requests together, beyond the largest that is accepted."""
+"""Size of all requests together, beyond the largest that is accepted."""
 _SMALL_BYTES = 1 << 16
 _MIN_AGE_S = 0.25
 _MIN_IDLE_S = 1.0
 _SLOW_BYTES_PER_S = 2 << 20
-"""A request that has been arriving for longer is slow below this, and may be refused if there is no room."""
+"""Rate below which a request of that age is slow, and may be refused if there is no room."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Limits:
     max_head_bytes: int
     max_body_bytes: int
     receive_timeout_s: float
-    idle_timeout_s: float
+    idle_timeout_s: float = 75.0
+    """Longer than clients and proxies keep an idle connection, so that none sends on one that we close."""
 
 
 class Connection(Protocol):
@@ -44,7 +46,7 @@ class Connection(Protocol):
     def resume(self) -> None: ...
 
     def refuse(self, error: CodedError | None) -> None:
-        """Close the connection, after an answer if it waits for one."""
+        """Close the connection, after an answer if its client waits for one."""
         ...
 
     @property
@@ -61,7 +63,7 @@ class Connection(Protocol):
 
 @dataclass
 class _Arrival:
-    """Times are those during which the connection was read."""
+    """When a request began to arrive, and for how long its connection was not read."""
 
     began_s: float
     held_since_s: float | None = None
@@ -76,29 +78,29 @@ class Connections:
         self.limits = limits
         self.turns = Turns()
         self.tasks: set[asyncio.Task[None]] = set()
-        """Those that answer requests."""
+        """Tasks that answer requests."""
         self._max_buffered_bytes = limits.max_body_bytes + BUFFER_BYTES
         self._buffered_bytes = 0
         self._all: set[Connection] = set()
         self._idle: dict[Connection, float] = {}
-        """With the time since when, the oldest first."""
+        """Idle connections with the time since when, the oldest first."""
         self._unread: set[Connection] = set()
-        """Those that have not begun a request yet."""
+        """Connections that have not begun a request yet."""
         self._arriving: dict[Connection, _Arrival] = {}
         self._held: dict[Connection, None] = {}
         self._favoured: Connection | None = None
-        """Received although there is no room, so that one request always goes on."""
+        """The one that is read although there is no room, so that one request always goes on."""
 
     def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._all))
 
     @property
     def has_room(self) -> bool:
-        """For one more, maybe in place of one that gives way."""
+        """True if a further connection would be accepted, maybe in place of another."""
         return len(self._all) < self.limits.max_connections or self._gives_way() is not None
 
     def opened(self, connection: Connection) -> None:
-        """Of a connection that was accepted. It may be refused at once."""
+        """Add a connection that was accepted. It may be refused at once."""
         if len(self._all) >= self.limits.max_connections:
             waiting = self._gives_way()
             if waiting is None:
@@ -111,9 +113,9 @@ class Connections:
         self._idle[connection] = time.monotonic()
 
     def _gives_way(self) -> Connection | None:
-        """The oldest idle one, else the one whose request began first.
+        """Return the oldest idle connection, else the one whose request began first.
 
-        One that was accepted only just now is not idle: its request may be there, and not read yet.
+        A connection that was accepted only just now is not idle: its request may be there, and not read yet.
         """
         idle = next(iter(self._idle), None)
         arriving = next(iter(self._arriving), None)
@@ -130,7 +132,7 @@ class Connections:
         self.release(connection)
 
     def refused(self, connection: Connection) -> None:
-        """Of one that closes once its client has read the answer: it makes room like an idle one."""
+        """Call this after refusing a connection. It may be evicted until its client has read the answer."""
         self._end_arrival(connection)
         self.release(connection)
         self._unread.discard(connection)
@@ -151,7 +153,7 @@ class Connections:
             self._idle[connection] = time.monotonic()
 
     def received(self, connection: Connection, num_bytes: int) -> None:
-        """Bytes of a request that is arriving."""
+        """Count bytes of a request that is arriving."""
         connection.buffered_bytes += num_bytes
         self._buffered_bytes += num_bytes
         if not self._is_full():
@@ -165,7 +167,7 @@ class Connections:
             connection.hold()
 
     def release(self, connection: Connection) -> None:
-        """The connection's bytes are used, or gone."""
+        """Stop counting the connection's bytes: they are used, or gone."""
         self._buffered_bytes -= connection.buffered_bytes
         connection.buffered_bytes = 0
         while self._held and not self._is_full():
@@ -214,7 +216,7 @@ class Connections:
             self._favoured = None
 
     def _refuse_slowest(self) -> None:
-        """Of the requests that are arriving, by bytes per second."""
+        """Refuse the request that arrives with the fewest bytes per second, if it is slow."""
         now_s = time.monotonic()
         ages_s = {each: arrival.age_s(now_s) for each, arrival in self._arriving.items()}
         old = [each for each, age_s in ages_s.items() if age_s > _MIN_AGE_S and each.buffered_bytes]

@@ -17,14 +17,15 @@ from runner.http.flow import FlowControl
 from runner.http.rules import date
 
 _MOST_WAITING = 32
-"""With more, the first would wait for long; with fewer, clients sleep in between (docs/measurements/)."""
+"""Number of parts that are sent together. With more, the first would wait for long; with fewer, clients sleep
+in between (docs/measurements/)."""
 EXCHANGE_KEY = "cog_triton.exchange"
 """The key of a scope's ``Exchange``."""
 BUSY = "its requests are not taken as fast as they arrive"
 """A reason not to read a connection."""
 _WITHOUT_BODY = (204, 304)
 _PAUSE_BYTES = 1 << 16
-"""Of a body that the application has not taken yet: no more is read."""
+"""Size of a body that the application has not taken, above which no more is read."""
 _logger = logging.getLogger(__name__)
 
 
@@ -76,11 +77,11 @@ class HTTPConnection(Protocol):
     def flow(self) -> FlowControl: ...
 
     def release(self) -> None:
-        """The bytes that were received are used."""
+        """Stop counting the bytes that were received: they are used."""
         ...
 
     def answered(self) -> None:
-        """Called by the exchange that runs, at the end of its answer."""
+        """End the turn of the exchange that runs, whose answer is complete."""
         ...
 
     def refuse(self, error: CodedError) -> None:
@@ -103,26 +104,26 @@ class Exchange:
         """``expects_continue``: the client waits for a 100."""
         self._connection = connection
         self._scope: Scope | None = scope
-        """Which refers to this; None: it runs, or its client has disconnected."""
+        """The scope, which refers to this; None once it runs, or its client has disconnected."""
         self.is_absolute = is_absolute
-        """The request's target is a URL."""
+        """True if the request's target is a URL."""
         self.keeps_alive = keeps_alive
-        """The connection stays open."""
+        """True if the connection stays open after the answer."""
         self._expects_continue = expects_continue
         self._request_body = bytearray()
-        """What the application has not taken."""
+        """The part of the body that the application has not taken."""
         self._is_received = False
         self._is_taken = False
         self._waiter: asyncio.Future[None] | None = None
         self._head = b""
-        """Of the answer, while it waits for the body."""
+        """The head of the answer, while it waits for the body."""
         self._sends_body = scope["method"] != "HEAD"
         self._is_version_1_0 = scope["http_version"] == "1.0"
         self._is_chunked = False
         self.has_started = False
-        """The answer has begun."""
+        """True once the answer has begun."""
         self.is_complete = False
-        """The answer is."""
+        """True once the answer is complete."""
         self.is_disconnected = False
         self.on_disconnect: Callable[[], None] | None = None
 
@@ -142,7 +143,7 @@ class Exchange:
                 self._connection.refuse(InternalError())
 
     def received(self, data: bytes) -> None:
-        """A part of the request's body."""
+        """Take a part of the request's body."""
         self._request_body += data
         if len(self._request_body) > _PAUSE_BYTES:
             self._connection.flow.pause_reading(BUSY)
@@ -153,7 +154,7 @@ class Exchange:
         self._wake()
 
     def disconnected(self) -> None:
-        """Its client has disconnected."""
+        """End the exchange: its client has disconnected."""
         self.is_disconnected = True
         self._scope = None
         self._wake()
@@ -171,7 +172,7 @@ class Exchange:
         return self.is_disconnected or self.is_complete
 
     async def receive(self) -> Message:
-        """The body since the last call; after its end, the end of the exchange."""
+        """Return the body since the last call; after its end, wait for the end of the exchange."""
         if self._expects_continue and not self._is_over():
             self._expects_continue = False
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

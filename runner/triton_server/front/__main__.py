@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
@@ -35,10 +35,8 @@ _MAX_CONNECTIONS = 2048
 _MAX_METRICS_CONNECTIONS = 256
 _MAX_HEAD_BYTES = 1 << 14
 _RECEIVE_TIMEOUT_S = 60.0
-_IDLE_TIMEOUT_S = 75.0
-"""Longer than clients and proxies keep an idle connection: a client must not send on one that we close."""
 _MAX_UNREAD_BYTES = 16 << 20
-"""Of answers that clients have not read; beyond it the slowest client is disconnected."""
+"""Size of answers that clients have not read, above which the slowest client is disconnected."""
 _WATCH_S = 0.5
 _TRIM_S = 5.0
 
@@ -96,7 +94,7 @@ async def serve(start: FrontStart) -> None:
         metrics = HTTPServer(application.metrics_port, _limits(_MAX_METRICS_CONNECTIONS, 0), refusal)
         await http.listen([socket.socket(fileno=start.http_fd)])
         await metrics.listen([socket.socket(fileno=start.metrics_fd)])
-        await _listen(exits, start.grpc_fd, grpc.connection)
+        grpc_listener = await loop.create_server(grpc.connection, sock=socket.socket(fileno=start.grpc_fd))
         freeze_loaded_objects()
         groups = (http.connections, metrics.connections, grpc.connections)
         tasks = [
@@ -108,16 +106,10 @@ async def serve(start: FrontStart) -> None:
         await stopped.wait()
         for task in tasks:
             task.cancel()
+        grpc_listener.close()
         for connection in _all(groups):
             connection.abort()
         triton.close()
-
-
-async def _listen(exits: AsyncExitStack, fd: int, new_connection: Callable[[], asyncio.BaseProtocol]) -> None:
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(new_connection, sock=socket.socket(fileno=fd), start_serving=False)
-    await exits.enter_async_context(server)
-    await server.start_serving()
 
 
 def _limits(max_connections: int, max_body_bytes: int) -> Limits:
@@ -126,7 +118,6 @@ def _limits(max_connections: int, max_body_bytes: int) -> Limits:
         max_head_bytes=_MAX_HEAD_BYTES,
         max_body_bytes=max_body_bytes,
         receive_timeout_s=_RECEIVE_TIMEOUT_S,
-        idle_timeout_s=_IDLE_TIMEOUT_S,
     )
 
 
