@@ -85,20 +85,10 @@ def long_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
     long = measure_cog(stack, _MANY_TOKENS, batches(_LONG_STREAMS, _MANY_TOKENS / FAST_PACE, effort.batches))
     not_served = short.not_served + long.not_served
     per_token = [each.cpu_s_per_1000_tokens() for each in (long, short)]
-    yield Row(
-        f"CPU per token at {_MANY_TOKENS:,} output tokens / at {SOME_TOKENS}",
-        per_token[0] / per_token[1] if per_token[1] else 0.0,
-        1.0,
-        not_served=not_served,
-        decimals=2,
-    )
-    yield Row(
-        f"memory after {_MANY_TOKENS:,} tokens over after {SOME_TOKENS}",
-        (long.memory_bytes - short.memory_bytes) / (1 << 20),
-        32.0,
-        " MiB",
-        not_served=not_served,
-    )
+    what = f"CPU per token at {_MANY_TOKENS:,} output tokens / at {SOME_TOKENS}"
+    yield Row(what, per_token[0] / (per_token[1] or 1), 1.0, "", False, not_served, 2)
+    what = f"memory after {_MANY_TOKENS:,} tokens over after {SOME_TOKENS}"
+    yield Row(what, (long.memory_bytes - short.memory_bytes) / (1 << 20), 32.0, " MiB", False, not_served)
 
 
 def transfer_row(effort: Effort) -> Row:

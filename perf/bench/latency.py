@@ -28,13 +28,10 @@ def added_row(stack: Stack, effort: Effort) -> Row:
         (stack, cog_target(stack, work, is_streaming=True)),
     )
     alone_ms, whole_ms = (each.first_token_ms or 0.0 for each in (alone, whole))
-    return Row(
-        f"time to first token, {FEW_STREAMS} streams, median: Cog, added to Triton alone ({alone_ms:.1f} ms)",
-        100 * (whole_ms / alone_ms - 1) if alone_ms else 0.0,
-        15.0,
-        " %",
-        not_served=alone.not_served + whole.not_served,
-    )
+    what = f"time to first token, {FEW_STREAMS} streams, median: Cog, added to Triton alone"
+    what += f" ({alone_ms:.1f} ms)"
+    added = 100 * (whole_ms / alone_ms - 1) if alone_ms else 0.0
+    return Row(what, added, 15.0, " %", False, alone.not_served + whole.not_served)
 
 
 def together_row(stack: Stack, mock: Stack, effort: Effort) -> Row:
@@ -47,14 +44,9 @@ def together_row(stack: Stack, mock: Stack, effort: Effort) -> Row:
     plan = batches(FEW_STREAMS, SOME_TOKENS / PACE, 1)
     alone, whole = measure_in_turns(plan, max(effort.batches, 2), *places)
     alone_ms, whole_ms = (each.first_token_ms or 0.0 for each in (alone, whole))
-    return Row(
-        f"time to first token, {FEW_STREAMS} streams begun together, median: Cog / Cog with a mock "
-        f"({whole_ms:.1f} / {alone_ms:.1f} ms)",
-        whole_ms / alone_ms if alone_ms else 0.0,
-        1.0,
-        not_served=alone.not_served + whole.not_served,
-        decimals=2,
-    )
+    what = f"time to first token, {FEW_STREAMS} streams begun together, median: Cog / Cog with a mock "
+    what += f"({whole_ms:.1f} / {alone_ms:.1f} ms)"
+    return Row(what, whole_ms / (alone_ms or 1), 1.0, "", False, alone.not_served + whole.not_served, 2)
 
 
 def gaps_row(stack: Stack, effort: Effort) -> Row:
@@ -73,14 +65,9 @@ def gaps_row(stack: Stack, effort: Effort) -> Row:
             gaps += [gap for record in found[0] for gap in record.gaps_s]
             not_served += sum(not record.is_completed for records in found for record in records)
     alone_s, beside_s = (each.p99 if (each := distribution(gaps)) else 0.0 for gaps in gaps_s)
-    return Row(
-        f"p99 gap of {FEW_STREAMS} streams beside {_LONG_PROMPTS_PER_S} prompts of {_LONG_PROMPT_TOKENS:,} "
-        "tokens a second / alone",
-        beside_s / alone_s if alone_s else 0.0,
-        2.0,
-        not_served=not_served,
-        decimals=2,
-    )
+    what = f"p99 gap of {FEW_STREAMS} streams beside {_LONG_PROMPTS_PER_S} prompts of "
+    what += f"{_LONG_PROMPT_TOKENS:,} tokens a second / alone"
+    return Row(what, beside_s / (alone_s or 1), 2.0, "", False, not_served, 2)
 
 
 def pace_rows(stack: Stack, effort: Effort) -> Iterator[Row]:

@@ -53,11 +53,10 @@ class Measurement:
         return seconds * 1000 / (self.summary.output_tokens or 1)
 
 
-def measure(stack: Stack, target: Target, plan: Plan, clients: int = 1) -> Measurement:
+def measure(stack: Stack, target: Target, plan: Plan) -> Measurement:
     before = cpu_s_by_role(stack.session)
-    done = run(plan, target, clients)
-    after = cpu_s_by_role(stack.session)
-    return Measurement(done, after - before, memory_bytes(stack.session))
+    done = run(plan, target)
+    return Measurement(done, cpu_s_by_role(stack.session) - before, memory_bytes(stack.session))
 
 
 def measure_cog(stack: Stack, output_tokens: int, plan: Plan) -> Measurement:
@@ -79,10 +78,8 @@ def _pooled(parts: Sequence[Measurement]) -> Measurement:
 
 def batches(streams: int, request_s: float, count: int) -> Plan:
     """A plan of ``count`` batches of requests that take about ``request_s`` each."""
-    period_s = request_s + _BATCH_PAUSE_S
-    return Plan(
-        "batch", streams, (count - 0.5) * period_s, pause_s=_BATCH_PAUSE_S, timeout_s=_REQUEST_TIMEOUT_S
-    )
+    duration_s = (count - 0.5) * (request_s + _BATCH_PAUSE_S)
+    return Plan("batch", streams, duration_s, pause_s=_BATCH_PAUSE_S, timeout_s=_REQUEST_TIMEOUT_S)
 
 
 def workload(input_tokens: int, output_tokens: int) -> Workload:

@@ -59,8 +59,7 @@ class Generator:
         running: set[asyncio.Task[None]] = set()
         for arrival_s in list(arrivals(self._plan)):
             scheduled_s = self.started_s + arrival_s
-            delay_s = scheduled_s - time.perf_counter()
-            if delay_s > 0:
+            if (delay_s := scheduled_s - time.perf_counter()) > 0:
                 await asyncio.sleep(delay_s)
             task = asyncio.create_task(self._request(scheduled_s))
             running.add(task)

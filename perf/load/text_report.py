@@ -46,11 +46,9 @@ def text_report(configuration: Mapping[str, str], summary: Summary) -> str:
             *(f"SSTPS - {name}: {_value(summary.tokens_per_second_per_stream, of)}" for name, of in _FIELDS),
         ],
         [
-            f"Latency - Std: {_value(summary.latency_s, 'std')} seconds",
-            *(
-                f"{name} response latency: {_value(summary.latency_s, of)} seconds"
-                for name, of in _FIELDS[1:]
-            ),
+            f"{'Latency - Std' if of == 'std' else f'{name} response latency'}: "
+            f"{_value(summary.latency_s, of)} seconds"
+            for name, of in _FIELDS
         ],
         ["Server-side metrics:"],
         list(_server(summary)) or ["(this kind of server reports none)"],

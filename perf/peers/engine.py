@@ -65,10 +65,10 @@ def given_engine(place: str, python: str, folder: Path) -> Engine:
 
 
 def known_engine(shape: str, python: str, folder: Path, workloads: Sequence[Workload]) -> Engine:
-    """Make a model of a real shape whose every token is known (known_model.py), and its vLLM engine."""
+    """Make a model of a real shape whose every token is known, and its vLLM engine."""
     model = folder / f"model-{shape}"
     if not (model / "tokenizer_config.json").exists():
-        command = [python, "-m", "perf.peers.known_model", str(model), shape]
+        command = [python, "-m", "tests.standins.known_model", str(model), shape]
         subprocess.run(command, cwd=SOURCE_ROOT, check=True)
     config = json.loads((model / "config.json").read_text())
     head = config["hidden_size"] // config["num_attention_heads"]

@@ -54,8 +54,6 @@ class Prompts(Target):
         is_streaming: bool = True,
     ) -> None:
         self.url = endpoint.url
-        self.texts: dict[int, str] = {}
-        """By the prompt's index."""
         self._targets = [posting(endpoint, each, is_streaming=is_streaming) for each in prompts]
         for target in self._targets:
             assert target.request.encoded  # Takes no time from the load.
@@ -77,10 +75,9 @@ class Prompts(Target):
         index = self._index_by_response[id(responses[-1])]
         answer = self._targets[index].read(responses)
         if answer.outcome == "completed":
-            self.texts[index] = text_of(responses[-1])
             if answer.output_tokens != self._lengths[index]:
                 answer.error = f"{answer.output_tokens} tokens instead of {self._lengths[index]}"
-            elif self._known and self.texts[index] != self._known[index]:
+            elif self._known and text_of(responses[-1]) != self._known[index]:
                 answer.error = "another text than the known one"
             answer.outcome = "failed" if answer.error else "completed"
         return answer

@@ -3,9 +3,9 @@
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from errors.requests import InvalidInput
 from perf.peers.engine import Engine
@@ -34,7 +34,6 @@ class Endpoint(NamedTuple):
     session: int
     engine: Engine
     metrics_url: str = ""
-    """Of our servers."""
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -59,11 +58,11 @@ def resident(names: Sequence[str], engines: dict[str, Engine], folder: Path) -> 
             place.mkdir(exist_ok=True)
             ours = _stacks(names, engine, place, opened)
             for name in names:
-                if name.startswith("vllm-") and engine.kind != _VLLM:
-                    continue
-                theirs = name.startswith("vllm-")
-                endpoint = _serve(name, engine, place, opened) if theirs else _endpoint(name, ours, engine)
-                found[f"{label}/{name}" if len(engines) > 1 else name] = endpoint
+                full_name = f"{label}/{name}" if len(engines) > 1 else name
+                if not name.startswith("vllm-"):
+                    found[full_name] = _endpoint(name, ours, engine)
+                elif engine.kind == _VLLM:
+                    found[full_name] = _serve(name, engine, place, opened)
         yield found
 
 
@@ -75,29 +74,19 @@ def _stacks(names: Sequence[str], engine: Engine, folder: Path, opened: ExitStac
     stacks = {}
     for count in sorted(counts):
         _say(f"starting our stack, {count} API server processes")
-        stacks[count] = opened.enter_context(_stack(count, engine, folder))
+        settings = {
+            **engine.variables,
+            **dict.fromkeys(("COG_MAX_CONCURRENCY", "OPENAI_MAX_REQUESTS"), _MOST_STREAMS),
+            "ENGINE_DIR": str(engine.folder),
+            "OPENAI_PROCESSES": str(count),
+            "COG_LOG_LEVEL": "warning",
+            "TRITON_START_TIMEOUT": str(ENGINE_START_TIMEOUT_S),
+        }
+        options: dict[str, Any] = {"log_name": f"stack-{count}", "timeout_s": ENGINE_START_TIMEOUT_S}
+        stack = whole_stack(folder, settings, engine_python=engine.python, has_api=True, **options)
+        stacks[count] = opened.enter_context(stack)
         _say(f"READY after {stacks[count].start_s:.1f} s")
     return stacks
-
-
-def _stack(processes: int, engine: Engine, folder: Path) -> AbstractContextManager[Stack]:
-    settings = {
-        **engine.variables,
-        "ENGINE_DIR": str(engine.folder),
-        "OPENAI_PROCESSES": str(processes),
-        "COG_MAX_CONCURRENCY": _MOST_STREAMS,
-        "OPENAI_MAX_REQUESTS": _MOST_STREAMS,
-        "COG_LOG_LEVEL": "warning",
-        "TRITON_START_TIMEOUT": str(ENGINE_START_TIMEOUT_S),
-    }
-    return whole_stack(
-        folder,
-        settings,
-        engine_python=engine.python,
-        has_api=True,
-        log_name=f"stack-{processes}",
-        timeout_s=ENGINE_START_TIMEOUT_S,
-    )
 
 
 def _endpoint(name: str, stacks: dict[int, Stack], engine: Engine) -> Endpoint:

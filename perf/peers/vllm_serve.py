@@ -21,6 +21,12 @@ from runner.supervision.child import with_parent
 _STOP_GRACE_S = 30.0
 _POLL_S = 0.2
 _LOG_CHARACTERS = 3000
+_VARIABLES = {
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_HOST_IP": HOST,
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 @contextmanager
@@ -37,10 +43,12 @@ def vllm_serve(
     command += [str(engine.folder), "--served-model-name", MODEL, *flags]
     command += ["--api-server-count", str(api_servers), "--host", HOST, "--port", str(port)]
     command += ["--disable-log-stats", "--disable-uvicorn-access-log"]
+    names = {"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton"}
+    caches = {name: str(engine.cache / folder) for name, folder in names.items()}
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [*with_parent(os.getpid()), *command],
-            env={**os.environ, **_engine_variables(engine.cache), **engine.variables, **variables},
+            env={**os.environ, **_VARIABLES, **caches, **engine.variables, **variables},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -69,17 +77,6 @@ def _is_ready(url: str) -> bool:
         return urllib3.request("GET", url, timeout=2, retries=False).status == 200
     except urllib3.exceptions.HTTPError:
         return False
-
-
-def _engine_variables(cache: Path) -> dict[str, str]:
-    return {
-        "VLLM_CACHE_ROOT": str(cache / "vllm"),
-        "TRITON_CACHE_DIR": str(cache / "triton"),
-        "VLLM_USE_FLASHINFER_SAMPLER": "0",
-        "VLLM_HOST_IP": HOST,
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
 
 
 def _flag(name: str, value: object) -> list[str]:

@@ -38,25 +38,19 @@ class Workload:
         return self.input_tokens[1] + self.output_tokens[1]
 
 
-def _fixed(
-    streams: int, requests: int, inputs: int, outputs: int, shared: int = 0, step_s: float = 0.0
-) -> Workload:
-    return Workload(streams, requests, (inputs, inputs), (outputs, outputs), shared, step_s)
-
-
 _MIXED = Workload(256, 512, (16, 640), (16, 320), step_s=0.04)
 CAPACITY = "mixed"
 """The workload whose highest rate of requests is the capacity for those with a share of it."""
 WORKLOADS = {
-    "32": _fixed(32, 192, 128, 256),
-    "256": _fixed(256, 512, 128, 256),
-    "1024": _fixed(1024, 2048, 128, 256),
-    "32-paced": _fixed(32, 64, 128, 256, step_s=0.02),
-    "256-paced": _fixed(256, 256, 128, 256, step_s=0.04),
+    "32": Workload(32, 192, (128, 128), (256, 256)),
+    "256": Workload(256, 512, (128, 128), (256, 256)),
+    "1024": Workload(1024, 2048, (128, 128), (256, 256)),
+    "32-paced": Workload(32, 64, (128, 128), (256, 256), step_s=0.02),
+    "256-paced": Workload(256, 256, (128, 128), (256, 256), step_s=0.04),
     "256-whole": Workload(256, 256, (128, 128), (256, 256), step_s=0.04, is_whole=True),
-    "starts": _fixed(64, 1500, 32, 1),
-    "prefix": _fixed(64, 600, 704, 16, 640),
-    "prefix-10k": _fixed(64, 600, 10_064, 16, 10_000),
+    "starts": Workload(64, 1500, (32, 32), (1, 1)),
+    "prefix": Workload(64, 600, (704, 704), (16, 16), 640),
+    "prefix-10k": Workload(64, 600, (10_064, 10_064), (16, 16), 10_000),
     CAPACITY: _MIXED,
     "mixed-65": Workload(**{**vars(_MIXED), "requests": 300, "share_of_capacity": 0.65}),
     "mixed-80": Workload(**{**vars(_MIXED), "requests": 300, "share_of_capacity": 0.80}),
@@ -85,7 +79,7 @@ def _custom(name: str) -> Workload:
         expected = f"some of {', '.join(WORKLOADS)}, or STREAMSxINPUTxOUTPUT"
         raise InvalidInput(name="workloads", expected=expected, value=name)
     streams, inputs, outputs = map(int, match.groups())
-    return _fixed(streams, 4 * streams, inputs, outputs)
+    return Workload(streams, 4 * streams, (inputs, inputs), (outputs, outputs))
 
 
 class Prompt(NamedTuple):

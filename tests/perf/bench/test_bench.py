@@ -18,8 +18,7 @@ from perf.bench.floor import floor, record
 from perf.bench.row import Row, budget_table
 from perf.bench.transfer import make_tar, serve_file
 from perf.load.http import Request
-from perf.processes import OTHER, ROLES, cpu_s_by_role, memory_bytes, role_of
-from perf.table import table
+from perf.processes import OTHER, cpu_s_by_role, memory_bytes
 from tests.perf.load.scripted_server import Asked, ScriptedServer
 from tests.runner.servers import is_running, wait_until
 
@@ -73,29 +72,6 @@ def test_a_terminated_bench_stops_the_servers_that_it_started() -> None:
         bench.terminate()
         assert bench.wait(60) == 130
     assert not is_running(server)
-
-
-@pytest.mark.parametrize(
-    ("command", "role"),
-    [
-        ("/x/python -m cog.server.http --host 127.0.0.1", "coglet server"),
-        ("python -c import coglet; coglet.server._run_worker()", "coglet worker"),
-        ("/x/pytriton/tritonserver/bin/tritonserver --model-repository=/tmp/r", "triton"),
-        (
-            "/b/triton_python_backend_stub /r/tensorrt_llm/1/model.py cog_triton_1",
-            "stub: tensorrt_llm",
-        ),
-        ("/b/python/triton_python_backend_stub /r/preprocessing/1/model.py x", "stub: preprocessing"),
-        ("/x/python -m runner.engines.server.main", "engine server"),
-        ('/x/python -m runner.engines.engine_child {"engine_kind":"paced"}', "engine child"),
-        ("/x/python -m runner.api", "API server"),
-        ("/x/python -m runner.triton_server.front", "Triton front"),
-        ("bash", OTHER),
-    ],
-)
-def test_a_process_is_known_by_its_command(command: str, role: str) -> None:
-    assert role_of(command) == role
-    assert role in (*ROLES, OTHER)
 
 
 def test_cpu_time_is_that_of_the_session() -> None:
@@ -176,14 +152,6 @@ def test_the_floor_answers_with_the_same_bytes_at_the_same_times() -> None:
             again = record(Request("POST", f"{lowest.url}/x", {}, b"body"))
             assert b"".join(piece for _, piece in again) == b"".join(piece for _, piece in recording)
             assert again[-1][0] >= recording[-1][0]
-
-
-def test_tables_are_markdown() -> None:
-    assert table(["name", "n"], [["long name", "1"]]).splitlines() == [
-        "| name      | n |",
-        "| --------- | -: |".replace("-:", ":"),
-        "| long name | 1 |",
-    ]
 
 
 def test_an_engine_comes_whole_from_the_file_server(tmp_path: Path) -> None:

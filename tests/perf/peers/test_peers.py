@@ -52,7 +52,7 @@ def test_our_servers_are_compared_on_two_engines(tmp_path: Path, capsys: pytest.
 
 
 ENGINE = Engine(Path(), "vllm", "", Path(), vocab_size=4)
-OURS = Endpoint("slot", "http://x", 0, ENGINE, metrics_url="http://x/metrics")
+OURS = Endpoint("slot", "http://x", 0, ENGINE)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ import httpx
 import pytest
 from hyperframe.frame import ContinuationFrame, Frame, HeadersFrame, PingFrame, SettingsFrame
 
-from perf.metrics import metrics
 from runner.triton_server.grpc_wire import SERVICE
 from tests.attacks.http2 import DATA, GOAWAY, PREFACE, RST, SETTINGS, call, frame, valid_request
 from tests.hostile import (
@@ -35,6 +34,7 @@ from tests.hostile import (
 )
 from tests.runner.api.alone import APIAlone
 from tests.runner.api.apis import API
+from tests.runner.long_runs.metrics import metrics
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import ENSEMBLE, wait_until
 from tests.runner.triton_server.front.running import front_pid

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import urllib3
 
 from engine.machine.processes import session_members, state_and_parent
-from perf.metrics import metrics
 from perf.processes import processes
 from perf.servers import Stack
 from runner import probe
 from tests.runner.long_runs.known_streams import APIS, CLOSED, COG, OPENAI, TRITON, KnownStream, KnownStreams
+from tests.runner.long_runs.metrics import metrics
 
 TOKENS_PER_SECOND = 25
 _STREAMS = 8

@@ -6,8 +6,8 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from perf.metrics import metrics
 from perf.processes import processes
+from tests.runner.long_runs.metrics import metrics
 from tests.runner.servers import wait_until
 
 _MOST_GROWTH = 0.02

@@ -1,11 +1,13 @@
 """Make a model of a real shape with random weights, whose every token is known in advance.
 
-    ENGINE_PYTHON -m perf.peers.known_model FOLDER 1b
+    ENGINE_PYTHON -m tests.standins.known_model FOLDER 1b
 
 The network is as costly as a trained one: all its weights are random numbers. But embeddings are large beside
 what the layers add, and the last layer's row of token ``t + 1`` is the embedding of ``t``: so after each
 token comes the next one, by a margin that no rounding overcomes. A lost or mixed-up token is found.
 """
+
+from __future__ import annotations
 
 import shutil
 import sys

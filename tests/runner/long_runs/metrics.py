@@ -1,5 +1,7 @@
 """The metrics of a server, read from its port."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 
 import urllib3
