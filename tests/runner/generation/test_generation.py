@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Iterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,6 +48,14 @@ def served(paced: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Itera
     server.stop()
 
 
+@asynccontextmanager
+async def connected(served: Served) -> AsyncIterator[EngineClient]:
+    async with EngineClient(served.path, 60, "paced") as client:
+        while not client.is_ready:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        yield client
+
+
 def generate(
     served: Served,
     prompt: str = QUESTION,
@@ -62,9 +70,7 @@ def generate(
     request = GenerationRequest(prompt, max_tokens, min_tokens, stops, sampling)
 
     async def read() -> tuple[list[str], Generation]:
-        async with EngineClient(served.path, 60, "paced") as client:
-            while not client.is_ready:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        async with connected(served) as client:
             generation = Generation(request, model or served.facts, client)
             return [text async for text in generation.text()], generation
 
@@ -214,9 +220,7 @@ def test_a_prompt_that_was_sent_is_not_kept(served: Served) -> None:
     watch = weakref.ref(prompt)
 
     async def read() -> None:
-        async with EngineClient(served.path, 60, "paced") as client:
-            while not client.is_ready:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        async with connected(served) as client:
             nonlocal prompt
             generation = Generation(
                 GenerationRequest(prompt, 30, 0, (), GREEDY), served.facts, Admission(client)
@@ -238,9 +242,7 @@ def test_all_texts_of_a_call_have_a_limited_number_of_prompt_tokens(
     async def read(*prompts: tuple[int, int]) -> int:
         first = GenerationRequest([5] * prompts[0][0], 3, 0, (), GREEDY)
         requests = [PromptRequest(replace(first, prompt=[5] * size), count) for size, count in prompts]
-        async with EngineClient(served.path, 60, "paced") as client:
-            while not client.is_ready:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        async with connected(served) as client:
             generations = Generations()
             await generations.add(requests, lambda each: Generation(each, served.facts, client))
             async with aclosing(generations.batches()) as batches:
@@ -273,9 +275,7 @@ def test_others_have_their_turn_between_the_texts_of_a_call(
             await asyncio.sleep(0)
 
     async def read() -> None:
-        async with EngineClient(served.path, 60, "paced") as client:
-            while not client.is_ready:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        async with connected(served) as client:
             first = GenerationRequest("", 1, 0, (), GREEDY)
             requests = [PromptRequest(replace(first, prompt=f"text {number}"), 1) for number in range(40)]
             generations = Generations()

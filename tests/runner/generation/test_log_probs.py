@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ from runner.api.generations import Piece
 from runner.api.openai.answers import ChatChunkChoice
 from runner.api.openai.formats import ChatFormat, TokenTexts
 from runner.chat.template import ChatTemplate
-from runner.engines.protocol.messages import Output, Sampling, Submit, TokenLogProb
-from runner.engines.protocol.outlet import Outlet
+from runner.engines.protocol.messages import Output, Sampling, TokenLogProb
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts, load_model_facts
 from runner.generation.request import GenerationRequest
@@ -22,23 +20,10 @@ from runner.generation.text_decoder import ReportedToken
 from runner.generation.tokenizing import Tokenizing
 from runner.settings.settings import load_settings
 from tests.runner.detokenizer.test_detokenizer import KINDS
+from tests.runner.generation.outputs import Source
 from tests.runner.paced_engine import make_paced_model, make_tokenizer
 
 TOKENIZER = make_tokenizer()
-
-
-class Source:
-    """Stands in for the engine server: its outputs are given."""
-
-    def __init__(self, *outputs: Output) -> None:
-        self._outputs = outputs
-
-    async def generate(
-        self, submit: Submit, outlet: Outlet[Output] | None = None
-    ) -> AsyncGenerator[Output, None]:
-        assert submit.wants_log_probs
-        for output in self._outputs:
-            yield output
 
 
 def generate(folder: Path, *outputs: Output) -> tuple[str, list[float]]:

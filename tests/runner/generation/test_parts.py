@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import msgspec
@@ -14,8 +13,7 @@ from runner.api.generations import Generations, Piece, PromptRequest
 from runner.chat.families.family import AnswerForm
 from runner.chat.families.recognition import FAMILIES
 from runner.chat.template import ChatTemplate
-from runner.engines.protocol.messages import FinishReason, Output, Sampling, Submit, TokenLogProb
-from runner.engines.protocol.outlet import Outlet
+from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
@@ -32,6 +30,7 @@ from tests.runner.chat.families.answers import (
     tool_use,
 )
 from tests.runner.chat.families.forms import FORMS
+from tests.runner.generation.outputs import in_chunks
 
 END_ID = 0
 TOKENIZER = tokenizer_with(("<|im_end|>",), ("<tool_call>", "</tool_call>", "<think>", "</think>"))
@@ -52,21 +51,6 @@ def answer() -> list[int]:
     return writer.marker("<tool_call>").text('{"name": "f", "arguments": {"x": "ab"}}').ids
 
 
-class Tokens:
-    """Emits chunks of tokens, as an engine does; a token's log probability is minus its id."""
-
-    def __init__(self, chunks: list[list[int]], reason: FinishReason = "length") -> None:
-        self._chunks = chunks
-        self._reason: FinishReason = reason
-
-    async def generate(
-        self, submit: Submit, outlet: Outlet[Output] | None = None
-    ) -> AsyncGenerator[Output, None]:
-        for chunk in self._chunks:
-            yield Output(chunk, [TokenLogProb(-float(each)) for each in chunk], None)
-        yield Output([], [], self._reason)
-
-
 def generate(
     chunks: list[list[int]], *stops: str, has_log_probs: bool = False, form: AnswerForm | None = FORM
 ) -> tuple[Message, Generation, str]:
@@ -76,7 +60,7 @@ def generate(
 
     async def run() -> tuple[Message, Generation, str]:
         generations = Generations()
-        generation = Generation(request, MODEL, Tokens(chunks))
+        generation = Generation(request, MODEL, in_chunks(chunks))
         await generations.add([PromptRequest(request, 1)], lambda _: generation)
         pieces: list[Piece] = [piece async for batch in generations.batches() for piece in batch]
         assert not any(piece.text for piece in pieces) or form is None
@@ -189,18 +173,6 @@ def test_the_time_of_an_answer_at_once_grows_with_its_length_alone() -> None:
     assert times[1] < 14 * times[0] + 0.05, times
 
 
-class Submitted:
-    """Keeps the request that it gets."""
-
-    submit: Submit
-
-    async def generate(
-        self, submit: Submit, outlet: Outlet[Output] | None = None
-    ) -> AsyncGenerator[Output, None]:
-        self.submit = submit
-        yield Output([], [], "length")
-
-
 ONE_CALL = AnswerForm(FAMILIES["hermes"], msgspec.structs.replace(tool_use(f={}), is_parallel=False))
 
 
@@ -223,7 +195,7 @@ def test_tokens_of_a_whole_text_are_collected_unless_it_may_end_before_the_engin
     expected: list[int] | None,
     is_whole: bool,
 ) -> None:
-    source = Submitted()
+    source = in_chunks([])
     model = replace(MODEL, end_ids=(7, 8))
     request = GenerationRequest("hi", 9, 0, stops, Sampling(), answer=form, ignores_end=ignores_end)
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from runner.chat.template import ChatTemplate
-from runner.engines.protocol.messages import Output, Sampling, Submit
-from runner.engines.protocol.outlet import Outlet
+from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
 from runner.generation.tokenizing import Tokenizing
+from tests.runner.generation.outputs import in_chunks
 from tests.runner.paced_engine import END_ID, make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -25,25 +25,10 @@ MODEL = ModelFacts(TOKENIZING, (END_ID,), END_ID, 64, 63, ChatTemplate({}, {}))
 IDS = TOKENIZER.encode("hi [TOOL_CALLS]é[TOOL_CALLS]<|im_end|> hi<|im_end|>", add_special_tokens=False).ids
 
 
-class Tokens:
-    """Emits chunks of tokens, as an engine does."""
-
-    def __init__(self, chunks: Iterable[list[int]]) -> None:
-        self._chunks = list(chunks)
-
-    async def generate(
-        self, submit: Submit, outlet: Outlet[Output] | None = None
-    ) -> AsyncGenerator[Output, None]:
-        *rest, last = self._chunks
-        for chunk in rest:
-            yield Output(chunk, [], None)
-        yield Output(last, [], "length")
-
-
 def generate(chunks: Iterable[list[int]], **fields: Any) -> tuple[str, Generation]:
     given = {"prompt": "hi", "max_tokens": 60, "min_tokens": 0, "stop_sequences": ()}
     request = GenerationRequest(**{**given, "sampling": Sampling(temperature=0), **fields})
-    generation = Generation(request, MODEL, Tokens(chunks))
+    generation = Generation(request, MODEL, in_chunks(chunks))
 
     async def read() -> str:
         return "".join([text async for text in generation.text()])
