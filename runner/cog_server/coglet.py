@@ -103,7 +103,7 @@ class Chunk(str):
 
 
 def prediction_id() -> str:
-    """The id of the prediction that runs in the current context; blank outside one."""
+    """Return the id of the prediction that runs in the current context; blank outside one."""
     context = contextvars.copy_context()
     return next((str(context[each]) for each in context if each.name == PREDICTION_ID), "")
 
@@ -119,6 +119,6 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def shown_error(error: CodedError) -> Exception:
-    """The error with its code as the class name, so that Cog shows ``E1234 Name: sentence``."""
+    """Return the error with its code as the class name, so that Cog shows ``E1234 Name: sentence``."""
     shown: Exception = type(f"{error.code} {type(error).__name__}", (Exception,), {})(error.sentence)
     return shown

@@ -20,7 +20,7 @@ _OURS = '{"timestamp": '
 
 
 def flat(line: str) -> str | None:
-    """One of Cog's lines, rewritten; None for what a prediction printed."""
+    """Rewrite one of Cog's lines. Return None for what a prediction printed."""
     try:
         entry = json.loads(line)
         fields: dict[str, Any] = dict(entry["fields"])

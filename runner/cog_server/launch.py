@@ -31,16 +31,16 @@ _POLL_S = 0.1
 _END_POLL_S = 0.5
 _HEALTH_TIMEOUT_S = 10.0
 _END_S = 20.0
-"""For what a server started to end, beside its requests."""
+"""Time for what a server started to end, beside its requests."""
 _LOG_TAIL_LINES = 15
 _TIMED_OUT = "worker setup timed out"
-"""In Cog's log."""
+"""Words of Cog's log."""
 _SCRIPTS_OF_REQUESTS = "requests"
 """The value of COG_TRITON_SCRIPT that is no path."""
 
 
 def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str]:
-    """What Cog's server reads: which runner, which port, how many predictions at once.
+    """Return what Cog's server reads: which runner, which port, how many predictions at once.
 
     Paths are absolute: the server runs in a folder of its own.
     """
@@ -83,7 +83,7 @@ class CogServer:
         options: Sequence[str] = (),
         stop_grace_s: float = 0.0,
     ) -> None:
-        """``folder``: to run in, with a schema; None: the kind's own. ``options``: of ``cog.server.http``.
+        """Initialize. ``folder``: with a schema; None: the kind's own. ``options``: of ``cog.server.http``.
 
         ``stop_grace_s``: for which the server lets requests run when it is stopped.
         """
@@ -153,7 +153,7 @@ class CogServer:
         raise ServerEnded(kind=self.kind, reason=how_ended(code), log_path=self.log_path)
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Return how it ended; None while it runs."""
         return self._process.poll()
 
     def is_running(self) -> bool:
@@ -188,13 +188,13 @@ def _start_failed(reason: str, log: str) -> StartFailed:
 
 
 def _last_error(log: str) -> CodedError | None:
-    """The last text in a log that carries one of our codes, as that error."""
+    """Find the last text in a log that carries one of our codes, as that error."""
     errors = (find_in_text(text) for line in reversed(log.splitlines()) for text in _texts(line))
     return next(filter(None, errors), None)
 
 
 def _texts(line: str) -> list[str]:
-    """The texts in one of Cog's JSON lines, else the line itself."""
+    """Return the texts in one of Cog's JSON lines, else the line itself."""
     try:
         entry = json.loads(line)
         fields = entry.get("fields", entry)  # With LOG_FORMAT=json they are in the line itself.

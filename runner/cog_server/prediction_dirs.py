@@ -37,7 +37,7 @@ class PredictionDirs:
         self._task = asyncio.create_task(self._remove_periodically(), name="prediction-dirs")
 
     def ended(self, prediction_id: str) -> None:
-        """A prediction has ended. May be called in any thread."""
+        """Note that a prediction has ended. May be called in any thread."""
         # NOTE: clients choose ids; with a slash one could name a folder of another program.
         if prediction_id not in ("", ".", "..") and "/" not in prediction_id:
             self._ended.append(prediction_id)

@@ -36,7 +36,7 @@ _POLL_S = 0.5
 _LISTENER_POLL_S = 0.05
 _RETRY_S = 1.0
 _ANSWER_S = 0.5
-"""For coglet to answer, and to send its webhooks, after the last prediction."""
+"""Time for coglet to answer, and to send its webhooks, after the last prediction."""
 _COGLET_END_S = 5.0
 """coglet waits for clients that don't read; we don't."""
 _WORKER_END_S = 20.0
@@ -68,7 +68,7 @@ class GracefulShutdown:
     def __init__(
         self, port: int, link: socket.socket, workers_end: socket.socket, signals: int, log: Log
     ) -> None:
-        """``link``: to the worker, which inherits ``workers_end``. ``signals``: where signals are read."""
+        """Initialize. ``link``: to the Cog worker, which inherits ``workers_end``; ``signals``: to read."""
         self._port = port
         self._link = link
         self._workers_end = workers_end
@@ -84,7 +84,7 @@ class GracefulShutdown:
         self._received = b""
 
     def run(self) -> None:
-        """An error in one step is logged and loses no other step: what runs is drained in any case."""
+        """Shut down. An error in one step is logged and loses no other step: what runs is drained."""
         while not self._succeeds(self._wait_for_signal):
             time.sleep(_RETRY_S)
         self._succeeds(self._start_rejecting)
@@ -136,7 +136,7 @@ class GracefulShutdown:
         time.sleep(_ANSWER_S)
 
     def _wait_for_coglet(self) -> None:
-        """coglet ends the process, unless a client that does not read delays it."""
+        """Wait for coglet to end the process, which a client that does not read may delay."""
         if self._hold is not None:
             self._hold.close()
         deadline_s = time.monotonic() + _COGLET_END_S
@@ -158,7 +158,7 @@ class GracefulShutdown:
         os._exit(128 + number)
 
     def _next_signal(self) -> int:
-        """The signal that came, one at a time; 0 if none did."""
+        """Return the signal that came, one at a time; 0 if none did."""
         if not select.select([self._signals], [], [], 0)[0]:
             return 0
         number = os.read(self._signals, 1)[0]
@@ -198,7 +198,7 @@ class GracefulShutdown:
 
 
 def _open_request(listener: socket.socket) -> socket.socket:
-    """A connection on which coglet waits for the rest of a request."""
+    """Open a connection on which coglet waits for the rest of a request."""
     host, port = listener.getsockname()[:2]
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     connection = socket.create_connection((address, port))
@@ -207,7 +207,7 @@ def _open_request(listener: socket.socket) -> socket.socket:
 
 
 def find_listener(port: int) -> tuple[socket.socket, Callable[[], bool]] | None:
-    """A descriptor of our own for the socket that listens on ``port``, and whether coglet still listens.
+    """Find our own descriptor of the socket that listens on ``port``, and whether coglet still listens.
 
     coglet does not hand it out, but it is a file of this process.
     """
@@ -222,7 +222,7 @@ def find_listener(port: int) -> tuple[socket.socket, Callable[[], bool]] | None:
 
 
 def _is_at(path: Path, place: Path) -> bool:
-    """Whether a descriptor still stands for that socket."""
+    """Return True while a descriptor stands for that socket."""
     with suppress(OSError):
         return path.readlink() == place
     return False

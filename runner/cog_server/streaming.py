@@ -58,14 +58,14 @@ class PredictionStream:
 
     @property
     def outlet(self) -> Outlet[str]:
-        """Where the source may put text, in the loop, in place of yielding it.
+        """Outlet into which the source may put text, in the loop, in place of yielding it.
 
         NOTE: not kept, because it refers to the stream: only the garbage collector would free the two.
         """
         return Outlet(lambda: True, self._put_text)
 
     def chunks(self, source: AsyncGenerator[str, None]) -> Generator[str, None, None]:
-        """The text as it arrives: all that has arrived is one chunk, so a busy server yields less often."""
+        """Yield the text as it arrives: all that has arrived is a chunk, so a busy server yields less."""
         self._source = source
         generator = self._drain()
         _streams[generator] = self
@@ -137,7 +137,7 @@ class PredictionStream:
                 self.cancel()
 
     def _take(self) -> tuple[str, BaseException | None, bool]:
-        """All that has arrived, waiting for it: text, the error that ended it, whether it is over."""
+        """Wait for what arrives. Return the text, the error that ended it, whether it is over."""
         try:
             self._wake_up.get(timeout=_RECHECK_S)
         except Empty:
@@ -196,7 +196,7 @@ def _notice_ignored_cancellations() -> None:
 
 
 def _run_here(coro: Coroutine[Any, Any, Any]) -> Future[Any]:
-    """The finished future of a coroutine that never waits, run in a context of its own."""
+    """Return the finished future of a coroutine that never waits, run in a context of its own."""
     _ignored.discard(threading.get_ident())
     future: Future[Any] = Future()
     context = contextvars.copy_context()

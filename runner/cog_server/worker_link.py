@@ -15,7 +15,7 @@ from runner.service import Service
 
 _KILLED_EXIT_CODE = 1
 _ERRORS_SENT_S = 0.5
-"""For coglet to send the errors of the last requests."""
+"""Time for coglet to send the errors of the last requests."""
 
 
 def _read_lines(link: socket.socket) -> Iterator[str]:
@@ -25,7 +25,7 @@ def _read_lines(link: socket.socket) -> Iterator[str]:
 
 
 def _inherited() -> socket.socket | None:
-    """The worker's end; None on the second call and where Cog's server is not ours."""
+    """Return the worker's end; None on the second call and where Cog's server is not ours."""
     descriptor = os.environ.pop(VARIABLE, None)
     if descriptor is None:
         return None

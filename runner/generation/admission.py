@@ -151,6 +151,6 @@ def _counting(outlet: Outlet[Output], shape: RequestShape) -> Outlet[Output]:
 
 
 def _inputs(submit: Submit) -> dict[str, object]:
-    """What tells requests apart, without those that have their default."""
+    """Return the fields that tell requests apart, without those that have their default."""
     fields = msgspec.structs.asdict(submit) | msgspec.structs.asdict(submit.sampling)
     return {name: value for name, value in fields.items() if value and name not in _NOT_INPUTS}

@@ -40,7 +40,7 @@ class TokenSource(Protocol):
     """A client of the engine server, or of Triton."""
 
     def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> Outputs:
-        """What has arrived, each time, until the finish reason. A source may ignore the ``outlet``.
+        """Yield what has arrived, each time, until the finish reason. A source may ignore the ``outlet``.
 
         Raises a CodedError, as does the iteration.
         """
@@ -65,7 +65,7 @@ class Generation:
         logged_api: str = "",
         request_id: str = "",
     ) -> None:
-        """``is_whole``: the text is read as a whole. ``measures_phases``: ask for the engine server's times.
+        """Initialize. ``is_whole``: it is read as a whole. ``measures_phases``: ask for the engine's times.
         ``request_id``: for logs. ``logged_api``: log a line at the end, with this API.
         """
         self._unsent: GenerationRequest | None = request
@@ -103,10 +103,10 @@ class Generation:
         self.input_token_count = 0
         self.output_token_count = 0
         self.cached_token_count: int | None = None
-        """Of the input tokens, those that the engine did not compute; None: it does not know."""
+        """Number of input tokens that the engine did not compute; None: it does not know."""
         self.finish_reason: FinishReason | None = None
         self.embedding: bytes | None = None
-        """Of a request that embeds: see ``Finished``."""
+        """Result of a request that embeds: see ``Finished``."""
         self._log_probs: list[ReportedToken] = []
 
     @property
@@ -116,7 +116,7 @@ class Generation:
 
     @property
     def stop_sequence(self) -> str | None:
-        """The one that ended the text."""
+        """Stop sequence that ended the text."""
         return self._stopped_by or self._decoder.stop_sequence
 
     @property
@@ -171,7 +171,7 @@ class Generation:
             self._end()
 
     def _put(self, put: Callable[[Any], bool], output: Output) -> bool:
-        """What an output makes certain, for an outlet."""
+        """Return what an output makes certain, for an outlet."""
         if chunk := self._take(output):
             put(chunk)
         return not self.is_over
@@ -210,7 +210,7 @@ class Generation:
             log_generation(self._logged_api, summary)
 
     async def _submit_message(self) -> Submit:
-        """Raises E1002 if the prompt is too long, E1005 if all of the call's prompts are."""
+        """Make the message. Raises E1002 for a prompt that is too long, E1005 if all of the call's are."""
         request, self._unsent = self._unsent, None
         assert request is not None
         start_s = time.perf_counter()
@@ -239,7 +239,7 @@ class Generation:
         self._detokenizer.follow(context, shows_incomplete=request.is_echoed)
 
     def _take(self, output: Output) -> str | list[Part]:
-        """The text or the parts that an output makes certain. Sets the finish reason."""
+        """Return the text or the parts that an output makes certain, and set the finish reason."""
         arrived_s = time.perf_counter()
         tokens, reason = output.tokens, output.finish_reason
         if output.cached_tokens is not None:
@@ -270,14 +270,14 @@ class Generation:
         return taken
 
     def _finish(self) -> str | list[Part]:
-        """What was held back. A stop sequence can still be found in it."""
+        """Return what was held back. A stop sequence can still be found in it."""
         rest: str | list[Part] = self._decoder.finish(self._log_probs)
         if self._decoder.is_stopped:
             self.finish_reason = "stop"
         return rest
 
     def _cut_at_end(self, tokens: list[int]) -> list[int]:
-        """The tokens before the first that ends the text, which counts as output but has no text.
+        """Return the tokens before the first that ends the text, which counts as output but has no text.
 
         NOTE: an engine may go on after it; NVIDIA's C++ backend stops only at the first of the end ids.
         """

@@ -46,7 +46,7 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
 
 
 def _stop_words(request: GenerationRequest, model: ModelFacts) -> list[list[int]]:
-    """The tokens that end a text beside the engine's one end id: not generated before ``min_tokens``."""
+    """Return the tokens that end a text beside the engine's end id: not generated before ``min_tokens``."""
     ids = [] if request.ignores_end else [*model.end_ids[1:]]
     if request.stop_token_ids and request.min_tokens:
         vocab_size = model.tokenizer.get_vocab_size()

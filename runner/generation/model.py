@@ -52,9 +52,9 @@ class ModelFacts:
     warning: str = ""
     """A sentence for the log."""
     pooling: Pooling | None = None
-    """Of an embedding model; None: it generates text."""
+    """Pooling of an embedding model; None: it generates text."""
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
-    """Of ``engine.sampling_defaults``, for the API's requests."""
+    """Values of ``engine.sampling_defaults``, for the API's requests."""
 
     @property
     def tokenizer(self) -> Tokenizer:

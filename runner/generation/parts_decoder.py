@@ -29,17 +29,17 @@ class PartsDecoder:
         self._special = stops
         self._stop = StopFilter(stops.stops)
         self._pending: list[ReportedToken] = []
-        """Of tokens that may be content."""
+        """Tokens that may be content."""
         self._section = 0
         self._has_one_call = form.tools is not None and not form.tools.is_parallel
         self._num_calls = 0
         self.may_stop = bool(stops.stops) or self._has_one_call
-        """Before the engine does, other than by an end token."""
+        """True if it may end before the engine does, other than by an end token."""
         self.reasoning_token_count = 0
 
     @property
     def stop_sequence(self) -> str | None:
-        """The one that ended the answer."""
+        """Stop sequence that ended the answer."""
         return self._special.named(self._stop.matched)
 
     @property
@@ -48,7 +48,7 @@ class PartsDecoder:
         return self.stop_sequence is not None or (self._has_one_call and self._num_calls > 1)
 
     def push(self, tokens: list[int]) -> list[Part]:
-        """The parts that these further tokens make certain."""
+        """Return the parts that these further tokens make certain."""
         if not self._has_no_marker(tokens):
             return [part for run in self._runs(tokens) for part in self._push_run(run)]
         reader = self._reader
@@ -84,7 +84,7 @@ class PartsDecoder:
         return parts
 
     def finish(self, reported: list[ReportedToken]) -> list[Part]:
-        """The rest, at the end of the answer. A stop sequence can still be found in it."""
+        """Return the rest, at the end of the answer. A stop sequence can still be found in it."""
         if self.is_stopped:
             return []
         rest = self._detokenizer.finish()
@@ -113,7 +113,7 @@ class PartsDecoder:
         yield run
 
     def _push_run(self, tokens: list[int]) -> list[Part]:
-        """The parts of one marker, or of tokens without markers."""
+        """Return the parts of one marker, or of tokens without markers."""
         if len(tokens) != 1 or tokens[0] not in self._characters:
             return self.push(tokens)
         character = self._characters[tokens[0]]
@@ -122,7 +122,7 @@ class PartsDecoder:
         return self._cut(self._reader.push(self._detokenizer.finish() + character))
 
     def _cut(self, parts: list[Part]) -> list[Part]:
-        """The parts before the first stop, without what may be part of a stop sequence."""
+        """Return the parts before the first stop, without what may be part of a stop sequence."""
         shown: list[Part] = []
         for part in () if self.is_stopped else parts:
             if isinstance(part, Content):
@@ -138,7 +138,7 @@ class PartsDecoder:
         return shown
 
     def _end_content(self) -> list[Part]:
-        """The content that was held back, before another part or the end."""
+        """Return the content that was held back, before another part or the end."""
         rest = self._special.shown(self._stop.finish())
         if not self.is_stopped:
             self._stop = StopFilter(self._special.stops)

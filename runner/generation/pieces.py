@@ -27,7 +27,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 _PIECE_CHARACTERS = 512
 _SEARCHED_CHARACTERS = 1 << 15
 _MOST_CHARACTERS = 1 << 22
-"""Of all pieces that are kept. A character may take 4 bytes, and a token takes 4."""
+"""Limit of all pieces that are kept. A character may take 4 bytes, and a token takes 4."""
 _CUT = re.compile(r"(?<=[^\W_]) (?=[^\W_])")
 _CONTRACTIONS = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'d)", "'d)?")
 _O200K_WORDS = (
@@ -43,7 +43,7 @@ _ALTERNATIVES = {
     *(r" ?[^\s\p{L}\p{N}]+", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}]+[\r\n/]*"),
     *(r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", _WHITESPACE),
 }
-"""Of the regular expressions of GPT-2, GPT-4 (Llama 3), GPT-4o, Qwen 2 to 3.5 and what follows them."""
+"""Alternatives in the regular expressions of GPT-2, GPT-4 (Llama 3), GPT-4o, Qwen 2 to 3.5 and later ones."""
 
 
 class Pieces:
@@ -55,7 +55,7 @@ class Pieces:
         self._num_characters = 0
 
     def of(self, text: str) -> Iterator[str]:
-        """All of ``text``, in order. Pieces are short, unless a place to cut is far or there is none."""
+        """Yield all of ``text``, in order. Pieces are short unless a place to cut is far or missing."""
         begin = 0
         while len(text) - begin > _PIECE_CHARACTERS and self.is_supported:
             first = begin + _PIECE_CHARACTERS

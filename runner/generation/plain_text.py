@@ -43,7 +43,7 @@ class PlainText:
         self._control = control
 
     def check(self, text: MarkedText) -> None:
-        """Raises E1704 if this tokenizer is not supported."""
+        """Raise E1704 if this tokenizer is not supported."""
         if not self._is_supported:
             token = text[slice(*text.plain[0])] if text.plain else ""
             raise ControlTokensInText(token=token, reason=_UNSUPPORTED)
@@ -54,7 +54,7 @@ class PlainText:
         return self.encode_sections(self.sections(text))
 
     def sections(self, text: MarkedText) -> Iterator[Section]:
-        """All of ``text``, in order."""
+        """Yield all of ``text``, in order."""
         begin = 0
         for start, end, added in self._added_tokens(text):
             section = text[begin:start]
@@ -74,7 +74,7 @@ class PlainText:
         return ids
 
     def is_plain(self, ids: list[int]) -> bool:
-        """False if the vocabulary itself has control tokens and they are among ``ids``."""
+        """Return False if the vocabulary itself has control tokens and they are among ``ids``."""
         return self._control_ids.isdisjoint(ids)
 
     def pieces(self, section: Section) -> list[Section]:
@@ -161,7 +161,7 @@ class PlainText:
             yield start, at, added
 
     def _search(self, text: str, at: int) -> re.Match[str] | None:
-        """The first added token from ``at`` on."""
+        """Find the first added token from ``at`` on."""
         longest = max(map(len, self._added), default=0)
         while at < len(text):
             limit = at + _SEARCHED_CHARACTERS

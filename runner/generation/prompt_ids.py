@@ -27,7 +27,7 @@ class PromptIds:
         return self._prompt is prompt and self._adds_special_tokens == adds_special_tokens
 
     async def get(self, tokenizing: Tokenizing) -> list[int]:
-        """Raises E1002 and E1704. Tokenizing ends once every caller was cancelled."""
+        """Tokenize once for all callers, until each was cancelled. Raises E1002 and E1704."""
         prompt, adds = self._prompt, self._adds_special_tokens
         if self._ids is None and not isinstance(prompt, str):
             self._ids = list(prompt or ())

@@ -12,7 +12,7 @@ from runner.engines.protocol.outlet import Outputs
 
 
 async def begun_within(outputs: Outputs, max_queue_ms: int) -> AsyncGenerator[Output, None]:
-    """The same outputs. Without one in time it leaves the iteration, which frees the request, with E1012."""
+    """Yield the same outputs. Without one in time, free the request and raise E1012."""
     async with aclosing(outputs):
         # NOTE: not ``wait_for``, which loses the cancellation by a client that leaves as the output arrives.
         first = asyncio.ensure_future(anext(outputs))

@@ -19,7 +19,7 @@ _TRACED = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penal
 
 
 def random_seed() -> int:
-    """A seed for requests without one. It is no secret, and ``secrets`` takes a hundred times longer."""
+    """Return a seed. It is no secret, and ``secrets`` takes a hundred times longer."""
     return random.getrandbits(_SEED_BITS)
 
 
@@ -37,19 +37,19 @@ class GenerationRequest:
     stop_token_ids: Sequence[int] = ()
     """Tokens that end the text, from ``min_tokens`` on. They have no text."""
     begins_turn: bool = False
-    """Whether the text is a new turn of a chat. If not, it continues the prompt's text."""
+    """True if the text is a new turn of a chat. If not, it continues the prompt's text."""
     is_echoed: bool = False
-    """Whether the prompt's text is shown before it, without a character that is not complete."""
+    """True if the prompt's text is shown before it, without a character that is not complete."""
     guide: Guide | None = None
     """A schema, regular expression or grammar that the output follows."""
     adds_special_tokens: bool = True
-    """Whether the tokenizer adds its special tokens to a text; chat templates add them themselves."""
+    """True if the tokenizer adds its special tokens to a text; chat templates add them themselves."""
     ignores_end: bool = False
     """Generate to ``max_tokens``: no token ends the text."""
     num_top_log_probs: int | None = None
     """Return the log probability of each output token and of this many most likely ones; None: neither."""
     skips_special_tokens: bool = True
-    """Whether the text is without the model's special tokens."""
+    """True if the text is without the model's special tokens."""
     lora_name: str | None = None
     """A LoRA adapter of the engine; None: the model without adapters."""
     cache_salt: str | None = None
@@ -68,7 +68,7 @@ class GenerationRequest:
     """Shared by all texts of one call: ``dataclasses.replace`` keeps it."""
 
     def __post_init__(self) -> None:
-        """Raises E1005 and E1105 for what is too long, before it is copied for each text."""
+        """Raise E1005 or E1105 for what is too long, before it is copied for each text."""
         object.__setattr__(self, "stop_sequences", StopSequences(self.stop_sequences))
         prompt, adds = self.prompt, self.adds_special_tokens
         if not self.prompt_ids.is_of(prompt, adds_special_tokens=adds):
@@ -86,7 +86,7 @@ class GenerationRequest:
         return self if priority == (self.priority or 0) else replace(self, priority=priority)
 
     def traced(self) -> dict[str, str | float]:
-        """The fields that may be traced, by OpenTelemetry's names: no text."""
+        """Return the fields that may be traced, by OpenTelemetry's names: no text."""
         fields = {name: getattr(self.sampling, name) for name in _TRACED}
         # As text: OpenTelemetry's integers have a sign.
         return {"max_tokens": self.max_tokens, **fields, "seed": str(self.sampling.seed)}

@@ -27,7 +27,7 @@ class SpecialStops:
         self.by_token: dict[int, str] = {}
         """Stop sequences that are one special token."""
         self.characters: dict[int, str] = {}
-        """By the id of a token that is a part of one."""
+        """Characters by the id of a token that is a part of a stop sequence."""
         self.stops = stops
         """All of them; those with ``characters`` in both spellings."""
         if not stops:
@@ -50,11 +50,11 @@ class SpecialStops:
         return find.sub(character, stop)
 
     def shown(self, text: str) -> str:
-        """``text`` without characters for tokens."""
+        """Return ``text`` without characters for tokens."""
         return text.translate(self._hidden) if self.characters else text
 
     def named(self, stop: str | None) -> str | None:
-        """One of ``stops`` as the client wrote it."""
+        """Return one of ``stops`` as the client wrote it."""
         return stop.translate(self._texts) if stop and self.characters else stop
 
     def runs(self, tokens: list[int]) -> Iterator[tuple[list[int], str]]:
@@ -71,7 +71,7 @@ class SpecialStops:
 
 @lru_cache(maxsize=8)
 def _special_tokens(tokenizer: Tokenizer) -> tuple[dict[str, int], re.Pattern[str]]:
-    """The ids of special tokens by their texts, and what finds the texts."""
+    """Return the ids of special tokens by their texts, and what finds the texts."""
     added = tokenizer.get_added_tokens_decoder().items()
     ids = {token.content: id_ for id_, token in added if token.special and token.content}
     longest_first = sorted(ids, key=len, reverse=True)

@@ -29,7 +29,7 @@ class StopFilter:
         """Where a complete stop sequence starts in ``_held``, and it. An earlier one may still follow."""
 
     def push(self, text: str) -> str:
-        """The text that is certain now; if this push decides a match, the text before it."""
+        """Return the text that is certain now; if this push decides a match, the text before it."""
         if self.matched is not None:
             return ""
         if not self._stops:
@@ -39,7 +39,7 @@ class StopFilter:
         return self._cut(text) if self._decides(text, unseen) else self._hold_back(text)
 
     def finish(self) -> str:
-        """The text that was held back, up to a match. Nothing is pushed afterwards."""
+        """Return the text that was held back, up to a match. Nothing is pushed afterwards."""
         if self._candidate is not None:
             return self._cut(self._held)
         rest, self._held = self._held, ""

@@ -57,7 +57,7 @@ class StopSequences(tuple[str, ...]):
         return cls(text.split(","))
 
     def find_first_character(self, text: str, at: int) -> int:
-        """The first index from ``at`` where a stop sequence can begin; ``len(text)`` without one."""
+        """Return the first index from ``at`` where a stop sequence can begin; ``len(text)`` without one."""
         found = self._first_character.search(text, at)
         return found.start() if found else len(text)
 
@@ -69,21 +69,21 @@ class SearchState:
 
     def __init__(self, stops: Iterable[str], depth: int, shorter: SearchState | None = None) -> None:
         self.depth = depth
-        """Its length."""
+        """Length of that beginning."""
         self._stops = tuple(stops)
-        """Those that begin with it."""
+        """Stop sequences that begin with it."""
         self._shorter = shorter
         """The state of its longest proper suffix that is one; None for the start."""
         self._children: dict[str, SearchState | None] = {
             each[depth]: None for each in stops if len(each) > depth
         }
-        """By the next character; None: not made yet."""
+        """States by the next character; None: not made yet."""
         own = next((each for each in stops if depth and len(each) == depth), "")
         self.longest_stop: str = own or (shorter.longest_stop if shorter is not None else "")
         """The longest stop sequence that it ends with, or an empty text."""
 
     def step(self, character: str) -> SearchState:
-        """The state after one more character of text."""
+        """Return the state after one more character of text."""
         state = self
         while character not in state._children:
             if state._shorter is None:

@@ -19,7 +19,7 @@ class ReportedToken(NamedTuple):
     offset: int = 0
     """The number of characters of the text before it; of plain text only."""
     drops_space: bool = False
-    """Whether the text is without the space at the token's beginning."""
+    """True if the text is without the space at the token's beginning."""
 
 
 class TextDecoder:
@@ -40,7 +40,7 @@ class TextDecoder:
 
     @property
     def stop_sequence(self) -> str | None:
-        """The one that ended the text."""
+        """Stop sequence that ended the text."""
         return self._special.named(self._stop.matched)
 
     @property
@@ -48,7 +48,7 @@ class TextDecoder:
         return self._stop.matched is not None
 
     def push(self, tokens: list[int]) -> str:
-        """The text that these further tokens make certain."""
+        """Return the text that these further tokens make certain."""
         if not self._special.characters:
             return self._stop.push(self._detokenizer.push(tokens))
         return self._special.shown(self._stop.push(self._decode(tokens)))
@@ -71,7 +71,7 @@ class TextDecoder:
         return "".join(texts)
 
     def finish(self, reported: list[ReportedToken]) -> str:
-        """The rest, at the end of the text. A stop sequence can still be found in it."""
+        """Return the rest, at the end of the text. A stop sequence can still be found in it."""
         if self.is_stopped:
             return ""
         rest = self._stop.push(self._detokenizer.finish())

@@ -25,18 +25,18 @@ class TimeBudget:
     _ended_s: float | None = None
 
     def sent(self) -> float:
-        """Called when the request is sent; returns the time, by ``perf_counter``."""
+        """Note that the request is sent. Return the time, by ``perf_counter``."""
         self._sent_s = time.perf_counter()
         return self._sent_s
 
     def received_last(self, times_s: tuple[float, float] | None, now_s: float) -> None:
-        """The engine server's times, if the last output has them; it arrived at ``now_s``."""
+        """Take the engine server's times, if the last output has them; it arrived at ``now_s``."""
         if times_s is not None:
             self._arrival_s, self._last_token_s = times_s
             self._ended_s = now_s
 
     def edges(self) -> list[tuple[str, float, float]]:
-        """The known consecutive phases: name, start and end by ``perf_counter``."""
+        """Return the known consecutive phases: name, start and end by ``perf_counter``."""
         sent_s = self._sent_s
         edges = (
             ("tokenize", None if sent_s is None else sent_s - self.tokenize_s, sent_s),

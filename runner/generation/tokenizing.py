@@ -39,7 +39,7 @@ _SECTION_CHARACTERS = 16
 # Each uses half of the processors, because streams are running.
 _NUM_THREADS = max(1, (os.cpu_count() or 1) // 2)
 _short_lane = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenize")
-"""For texts of one window, so that they don't wait for long ones."""
+"""Threads for texts of one window, so that they don't wait for long ones."""
 _long_lane = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenize-long")
 
 
@@ -61,7 +61,7 @@ class Tokenizing:
         self._pieces = Pieces(tokenizer)
 
     def check_size(self, text: str) -> None:
-        """Raises E1002 for a text of more than ``max_bytes``."""
+        """Raise E1002 for a text of more than ``max_bytes``."""
         if (size_bytes := byte_length(text)) > self.max_bytes:
             raise PromptTooLong.in_bytes(prompt_bytes=size_bytes, max_bytes=self.max_bytes)
 
@@ -69,7 +69,7 @@ class Tokenizing:
         return len(text) < _SHORT_CHARACTERS and not isinstance(text, MarkedText)
 
     def encode_short(self, text: str, *, adds_special_tokens: bool) -> list[int]:
-        """Raises E1002."""
+        """Tokenize a short text. Raises E1002."""
         self.check_size(text)
         # NOTE: this keeps the GIL. ``encode_batch_fast`` would compete for it with hundreds of threads.
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=adds_special_tokens).ids
@@ -127,7 +127,7 @@ class Tokenizing:
         return ids
 
     def _find(self, pieces: list[str]) -> tuple[dict[str, Sequence[int]], list[str]]:
-        """The token ids of known pieces, and the pieces that are new."""
+        """Return the token ids of known pieces, and the pieces that are new."""
         known = {piece: self._pieces.find(piece) for piece in pieces}
         found: dict[str, Sequence[int]] = {piece: ids for piece, ids in known.items() if ids is not None}
         return found, [piece for piece in known if piece not in found]
@@ -148,13 +148,13 @@ class Tokenizing:
 
     @cached_property
     def _special_tokens(self) -> tuple[list[int], list[int]]:
-        """The special tokens that the tokenizer adds before and after a text."""
+        """Return the special tokens that the tokenizer adds before and after a text."""
         bare, full = (self.tokenizer.encode("a", add_special_tokens=adds).ids for adds in (False, True))
         at = next((at for at in range(len(full)) if full[at : at + len(bare)] == bare), 0)
         return full[:at], full[at + len(bare) :]
 
     async def _encode_marked(self, text: MarkedText) -> list[int]:
-        """Raises E1704."""
+        """Tokenize a text with control tokens. Raises E1704."""
         run = partial(asyncio.get_running_loop().run_in_executor, _long_lane)
         plain = self._plain_text
         await run(plain.check, text)

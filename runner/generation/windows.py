@@ -33,7 +33,7 @@ class Windows:
         return _Window(encoding, encoding.ids, start, end)
 
     def advance(self, left: _Window, first: int) -> tuple[list[int], _Window, int]:
-        """The tokens of ``left`` from its token ``first`` on, up to where the next window takes over; that
+        """Return the tokens of ``left`` from its token ``first`` on, up to where the next window begins; that
         window; and the number of its first token.
         """
         start = left.end - _OVERLAP_CHARACTERS
@@ -56,7 +56,7 @@ class _Window:
     end: int
 
     def token_starts(self, begin: int, end: int) -> dict[int, int]:
-        """Where tokens start, between two characters of the text, and the first token that starts there."""
+        """Return where tokens start between two characters of the text, and the first token there."""
         starts: dict[int, int] = {}
         length = len(self.ids)
         number = bisect_left(range(length), begin, key=self._start_of)
@@ -71,7 +71,7 @@ class _Window:
 
 
 def _joint(left: _Window, right: _Window) -> tuple[int, int] | None:
-    """The tokens of both at a character from which they agree for a while, in the middle of the overlap."""
+    """Find the tokens of both at a character from which they agree for a while, amid the overlap."""
     begin, end = right.start + _MARGIN_CHARACTERS, left.end - _MARGIN_CHARACTERS
     lefts, rights = left.token_starts(begin, end), right.token_starts(begin, end)
     common = [at for at in lefts if at in rights]

@@ -27,7 +27,7 @@ _TYPES: Mapping[str, Any] = {
     "cum_log_probs": np.float32,
     "top_log_probs": np.float32,
 }
-"""By output; those that are left out are 32-bit integers."""
+"""Types by output; others are 32-bit integers."""
 _OF_ONE_SEQUENCE = {"batch_index", "sequence_index", "stream_id"}
 """Outputs that say of which sequence the others are: not sent for several together."""
 
@@ -65,7 +65,7 @@ class Call:
         """Held while the last response may be sent, and while Triton is called."""
 
     def expect(self, rows: int, sequences: int, stream_ids: Any | None = None) -> None:
-        """Called before the first response: ``sequences`` is the number of outputs of all ``rows``."""
+        """Prepare for the first response: ``sequences`` is the number of outputs of all ``rows``."""
         self._rows = rows
         self._running = sequences
         self._has_sequences = sequences > rows
@@ -157,7 +157,7 @@ class Call:
 
 
 def _merge(parts: Mapping[Place, Outputs], rows: int) -> Outputs:
-    """The outputs of several sequences, as many in each row: [rows, sequences, ...], padded with -1."""
+    """Merge the outputs of several sequences, as many in each row: [rows, sequences, ...], padded with -1."""
     in_order = [parts[place] for place in sorted(parts)]
     if len(in_order) == 1:
         return in_order[0]
@@ -172,7 +172,7 @@ def _merge(parts: Mapping[Place, Outputs], rows: int) -> Outputs:
 
 
 def _triton_error(end: End) -> Any | None:
-    """None for an output that ended with a result."""
+    """Return the error; None for an output that ended with a result."""
     if end == "cancelled":
         return pb_utils.TritonError("cancelled by the client", pb_utils.TritonError.CANCELLED)
     return pb_utils.TritonError(str(end)) if isinstance(end, CodedError) else None
@@ -188,11 +188,11 @@ class OutputSequence:
     place: Place
     is_cancelled: bool = False
     sequences: list[list[int]] = field(default_factory=list)
-    """Of a beam search; with ``times_s`` set before the end is fed to the relay."""
+    """Results of a beam search; with ``times_s`` set before the end is fed to the relay."""
     times_s: tuple[float, float] | None = None
     """See ``Finished``."""
     log_probs: list[TokenLogProb] = field(default_factory=list)
-    """Of tokens that were not sent yet, if the request asks for log probabilities."""
+    """Log probabilities of tokens that were not sent yet, if the request asks for them."""
     total_log_prob: float = 0.0
     stream: Stream = field(init=False)
     collected: list[int] = field(init=False)

@@ -11,7 +11,7 @@ from runner.engines.protocol.triton_front import DirectResponse, DirectTensor
 from runner.engines.protocol.wire import FrameQueue
 
 _DATATYPES = {"int32": "INT32", "int64": "INT64", "float32": "FP32"}
-"""By numpy's name."""
+"""Triton's types by numpy's name."""
 
 log = logging.getLogger("cog_triton.slot")
 
@@ -40,7 +40,7 @@ class FrontLink:
         return True
 
     def flush(self) -> None:
-        """When this returns, the front has what was sent so far, or is gone."""
+        """Send what is unsent. Afterwards the front has it, or has disconnected."""
         connection = self._socket
         if connection is None:
             return

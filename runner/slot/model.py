@@ -201,7 +201,7 @@ class TritonPythonModel:
             self._relay.feed(feeds)
 
     def _lost(self, error: CodedError) -> None:
-        """All running requests end with the error."""
+        """End all running requests with the error."""
         with self._lock:
             running = list(self._running.values())
         if named := [each.call.request_id for each in running if each.call.request_id]:
@@ -227,6 +227,6 @@ class TritonPythonModel:
 
 
 def _parameters(model_config: dict[str, Any]) -> dict[str, str]:
-    """The model's parameters with a value."""
+    """Return the model's parameters that have a value."""
     pairs = ((key, value["string_value"]) for key, value in model_config["parameters"].items())
     return {key: value for key, value in pairs if value}

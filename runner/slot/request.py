@@ -36,7 +36,7 @@ class SlotRequest:
     """The number of outputs: drawn one by one, or the best of a beam search."""
 
     def submits(self) -> list[Submit]:
-        """A request to the engine for each output, with consecutive seeds as in TensorRT-LLM.
+        """Make a request to the engine for each output, with consecutive seeds as in TensorRT-LLM.
 
         A beam search is a single request.
         """

@@ -25,7 +25,7 @@ class Row:
     _index: int
 
     def scalar(self, *names: str, default: Any = None) -> Any:
-        """The value of the first tensor present among ``names`` (aliases), as a Python scalar."""
+        """Return the value of the first tensor present among ``names`` (aliases), as a Python scalar."""
         for name in names:
             if name in self._tensors:
                 values = self._tensors[name][self._index]
@@ -35,18 +35,18 @@ class Row:
         return default
 
     def integer(self, *names: str, default: int) -> int:
-        """A scalar of at least 0."""
+        """Return a scalar of at least 0."""
         value = self.scalar(*names, default=default)
         if value < 0:
             raise InvalidTensor(name=names[0], expected="at least 0", value=value)
         return int(value)
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """The values in one dimension; empty without such a tensor."""
+        """Return the values in one dimension; empty without such a tensor."""
         return self._tensors[name][self._index].reshape(-1) if name in self._tensors else np.empty(0)
 
     def text(self, name: str) -> str | None:
-        """A text in UTF-8; None without such a tensor or if it is empty."""
+        """Return a text in UTF-8; None without such a tensor or if it is empty."""
         if name not in self._tensors:
             return None
         (value,) = self._tensors[name][self._index].reshape(-1)
@@ -75,7 +75,7 @@ class Row:
         return [ids[start:end].tolist() for start, end in spans]
 
     def tensors(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """The row of each of these tensors that is given and not empty."""
+        """Return the row of each of these tensors that is given and not empty."""
         arrays = {
             name: np.ascontiguousarray(self._tensors[name][self._index])
             for name in names
@@ -89,7 +89,7 @@ class Row:
 
 
 def batch_size(tensors: Tensors) -> int:
-    """The number of rows. Raises E1103 if the tensors disagree."""
+    """Return the number of rows. Raises E1103 if the tensors disagree."""
     sizes = {name: len(tensor) for name, tensor in tensors.items()}
     if len(set(sizes.values())) != 1:
         raise InvalidTensor(name="batch dimension", expected="the same in all tensors", value=sizes)

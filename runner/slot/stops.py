@@ -11,7 +11,7 @@ from typing import Any
 from runner.engines.protocol.triton_front import ONLY_FRONT, STOPPED_CALL
 
 _MAX_REMEMBERED = 4096
-"""Of stopped calls, whose requests Triton may bring later: they wait in its queues, or in preprocessing."""
+"""Stopped calls that are remembered: their requests may come later, from Triton's queues or preprocessing."""
 
 
 class Stops:

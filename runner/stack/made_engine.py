@@ -14,7 +14,7 @@ from runner.supervision.child import Log, how_ended, with_parent
 
 
 def make_engine(settings: Settings, log: Log) -> Path:
-    """The engine's folder. Blocks while the model is downloaded. Raises the builder's errors."""
+    """Return the engine's folder. Blocks while the model is downloaded. Raises the builder's errors."""
     assert settings.model_id is not None, "asked only for a model"
     environment = {
         **os.environ,

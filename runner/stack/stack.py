@@ -54,7 +54,7 @@ class EngineStack:
 
     triton: TritonServer
     triton_url: str
-    """Of Triton itself: clients use the front."""
+    """URL of Triton itself: clients use the front."""
     requests: Admission
 
     def __init__(
@@ -81,7 +81,7 @@ class EngineStack:
 
     @property
     def engine_socket(self) -> Path | None:
-        """Where the engine server listens; None with NVIDIA's C++ backend."""
+        """Path where the engine server listens; None with NVIDIA's C++ backend."""
         return engine_socket_path(self._settings.triton_http_port) if self.engine else None
 
     async def begin(self, engine: Engine) -> None:
@@ -143,7 +143,7 @@ class EngineStack:
         self.requests = Admission(await self._exits.enter_async_context(client), self._shapes)
 
     async def _start_engine_server(self, engine: Engine, rendered: Rendered) -> EngineClient:
-        """Returns this process's client of it."""
+        """Start the engine server and return this process's client of it."""
         settings, engine_kind = self._settings, engine.manifest.engine_kind
         start = EngineStart(
             engine_kind=engine_kind,
@@ -174,7 +174,7 @@ class EngineStack:
         self._exits.push_async_callback(process.stop)
 
     def failure_log(self) -> FailureLog:
-        """A new one, for one process. Call once begun."""
+        """Return a new one, for one process. Call once begun."""
         limit = self._settings.failure_limit, self._settings.failure_window_s
         return FailureLog(self._recorder.record, *limit, self._log, self._unrecoverable)
 
@@ -198,7 +198,7 @@ class EngineStack:
             process.kill_now()
 
     def _is_triton_waiting(self) -> bool:
-        """Whether Triton's models wait for the engine."""
+        """Return True while Triton's models wait for the engine."""
         return not self._arrival.exists() or (self.engine is not None and not self.engine.is_serving)
 
     def _last_requests(self) -> list[dict[str, Any]]:

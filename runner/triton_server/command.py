@@ -15,7 +15,7 @@ from runner.triton_server.model_names import SLOT
 _EXIT_TIMEOUT_S = 5
 
 _ANY_PARENT = 0
-"""For a rank, whose parent is mpirun, with an unknown process id."""
+"""The parent of a rank: mpirun, whose process id is unknown."""
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,17 @@ SERVICE = "/inference.GRPCInferenceService"
 OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 0, 3, 4, 5, 7, 8
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 12, 13, 14, 16
 MAX_FIELDS = 4096
-"""Of a request with all its tensors, except the values of tensors: a client's request has less than 100."""
+"""Limit of a request's fields, without the values of tensors: a client's request has less than 100."""
 MAX_TYPED_BYTES = 1 << 20
-"""Of values in ``contents``: parsed, one byte can take eight. Today's clients send ``raw_input_contents``."""
+"""Limit of values in ``contents``: parsed, one byte can take eight. Today's clients don't send any."""
 MAX_NAME_BYTES = 1 << 10
-"""Of a model's or tensor's name, type and shape, and of the request's id."""
+"""Limit of a model's or tensor's name, type and shape, and of the request's id."""
 FRAME_HEAD = struct.Struct(">HBBBI")
-"""Of a frame of HTTP/2: its length in 24 bits, kind, flags and stream."""
+"""Head of a frame of HTTP/2: its length in 24 bits, kind, flags and stream."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ID, _PARAMETERS, _INPUTS, _OUTPUTS = 3, 4, 5, 6
 _SHAPE, _CONTENTS = 3, 5
-"""Of an input."""
+"""Fields of an input."""
 _PREFIX = struct.Struct(">BI")
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -49,7 +49,7 @@ def prefixed(message: bytes) -> bytes:
 
 
 def timeout_s(header: bytes) -> float | None:
-    """The value of ``grpc-timeout``; None if it is none: it is ignored then, as by gRPC's servers."""
+    """Read ``grpc-timeout``. Return None for a malformed one, which gRPC's servers ignore."""
     found = _TIMEOUT.fullmatch(header)
     return int(found[1]) * _UNITS_S[found[2]] if found is not None else None
 
@@ -63,11 +63,11 @@ class Messages:
 
     @property
     def num_bytes(self) -> int:
-        """Of a message that is not complete yet."""
+        """Number of bytes of a message that is not complete yet."""
         return len(self._data)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are complete now. Raises TooLong as soon as a prefix tells so."""
+        """Return the messages that are complete now. Raises TooLong as soon as a prefix tells so."""
         if not self._data and len(data) >= _PREFIX.size:
             is_compressed, length = _PREFIX.unpack_from(data)
             if length == len(data) - _PREFIX.size and not is_compressed and length <= self._max_bytes:
@@ -87,7 +87,7 @@ class Messages:
 
 
 def check_wire(message: bytes) -> None:
-    """Raises InvalidInference (E1107) for a message with too many fields, or one that is malformed."""
+    """Raise InvalidInference (E1107) for a message with too many fields, or a malformed one."""
     view = memoryview(message)
     num_fields = 0
     typed_bytes = 0
@@ -120,7 +120,7 @@ def _check(num_fields: int, typed_bytes: int) -> None:
 
 
 def _fields(view: memoryview, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The number, first and last byte of each field between two positions."""
+    """Yield the number, first and last byte of each field between two positions."""
     while position < end:
         key, position = _varint(view, position, end)
         wire_type = key & 7

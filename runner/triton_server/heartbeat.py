@@ -1,4 +1,4 @@
-"""Whether Triton and the slot live: by what the slot answers without the engine, and by what it has run."""
+"""Signs of life of Triton and the slot: what the slot answers without the engine, and what it has run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PROBE = b'{"id":"health","stop":true,"request_output_len":1,"input_ids":[0],"in
 
 
 class Heartbeat:
-    """Of the Triton at ``url``, which counts its requests at ``metrics_url``."""
+    """Heartbeat of the Triton at ``url``, which counts its requests at ``metrics_url``."""
 
     def __init__(self, url: str, metrics_url: str) -> None:
         self._url = url
@@ -19,7 +19,7 @@ class Heartbeat:
         self._executions: int | None = None
 
     async def is_alive(self) -> bool:
-        """True if Triton and the slot answer, even with an error, or have run requests since the last call.
+        """Return True if Triton and the slot answer, even with an error, or have run requests since.
 
         A request of ours waits behind those of clients, of which there may be thousands.
         """
@@ -29,7 +29,7 @@ class Heartbeat:
         return await ask(f"{self._url}{SLOT_PATH}/generate", _PROBE) is not None
 
     async def _count_executions(self) -> int | None:
-        """Of the slot, without a request to it; None without an answer."""
+        """Count what the slot has run, without a request to it; None without an answer."""
         answer = await ask(self._metrics_url)
         if answer is None:
             return None

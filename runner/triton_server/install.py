@@ -59,7 +59,7 @@ def install_triton(runtime_dir: Path, extra_backend_dir: Path | None) -> TritonI
 
 
 def cpp_backend_dir(extra_backend_dir: Path | None) -> Path | None:
-    """The folder of NVIDIA's C++ TensorRT-LLM backend, if it is among those backends."""
+    """Find the folder of NVIDIA's C++ TensorRT-LLM backend among those backends."""
     if extra_backend_dir is None:
         return None
     folder = extra_backend_dir / "tensorrtllm"
@@ -83,7 +83,7 @@ def _lay_out_python_backend(wheel: Path, target: Path) -> None:
 
 
 def _libpython_dir() -> Path:
-    """The folder of the shared libpython that the stub links against."""
+    """Find the folder of the shared libpython that the stub links against."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = f"libpython{version}.so.1.0"
     folders = [sysconfig.get_config_var("LIBDIR"), Path(sys.base_prefix) / "lib"]

@@ -2,9 +2,9 @@
 
 SLOT = "tensorrt_llm"
 SLOT_PATH = f"/v2/models/{SLOT}"
-"""In Triton's HTTP API."""
+"""Path of the slot in Triton's HTTP API."""
 ENSEMBLE = "ensemble"
 BLS = "tensorrt_llm_bls"
-"""In NVIDIA's repository a program with nearly the ensemble's tensors; here the ensemble by another name."""
+"""Another name of the ensemble. In NVIDIA's repository it is a program with nearly the same tensors."""
 MODELS = ("preprocessing", SLOT, "postprocessing", ENSEMBLE)
-"""Those that have a template."""
+"""Models that have a template."""

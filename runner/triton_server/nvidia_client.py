@@ -52,7 +52,7 @@ _READY_POLL_S = 1.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How a client of HTTP/2 begins: with its settings, here none."""
 _HEAD_BYTES, _KIND, _SETTINGS = 9, 3, 4
-"""Of a frame: its length, where it has its kind, and the kind of the first."""
+"""Length of a frame's head, where its kind is, and the kind of the first frame."""
 _AGAIN = "send the request again when it is back"
 _IF_REPEATED = "send the request again, and look into Triton's log if that repeats"
 _ANOTHER = "where a server of another protocol answers"
@@ -209,7 +209,7 @@ class NvidiaClient:
             writer.close()
 
     async def _is_model_ready(self) -> bool:
-        """Raises TritonUnavailable, RefusedByTriton."""
+        """Ask whether the model is ready. Raises TritonUnavailable, RefusedByTriton."""
         request = pb.ModelReadyRequest(name=self._address.model).SerializeToString()
         return bool(pb.ModelReadyResponse.FromString(await self._ask("ModelReady", request)).ready)
 

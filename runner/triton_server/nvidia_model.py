@@ -40,16 +40,16 @@ _SAMPLING_TENSORS = {
     "seed": "random_seed",
     "min_p": "min_p",
 }
-"""By the field of ``Sampling``."""
+"""Tensors by the field of ``Sampling``."""
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "cancelled": "cancelled"}
-"""By the slot's ``finish_reason``, which NVIDIA's backend does not have; others are the end of the text."""
+"""Reasons by the slot's ``finish_reason``, which NVIDIA's backend lacks; others are the end of the text."""
 
 
 @dataclass(frozen=True)
 class NvidiaModel:
     model: Model
     is_decoupled: bool
-    """Whether it can stream. Otherwise the whole text is one response."""
+    """True if it can stream. Otherwise the whole text is one response."""
 
     @classmethod
     def read(cls, config: Any, address: str) -> NvidiaModel:

@@ -27,7 +27,7 @@ _DURATIONS = {
 
 
 def statistics_of(metrics: str, model: str = "", version: str = "") -> list[dict[str, Any]]:
-    """Of one model or version, or of all, by name. Raises TritonUnavailable, UnknownTritonModel (E1108).
+    """Return those of one model or version, or of all, by name. Raises TritonUnavailable, E1108.
 
     Metrics have no times of failures, no statistics by batch or by response, and not when a model last ran.
     """

@@ -49,7 +49,7 @@ class TritonServer(SupervisedProcess):
         *,
         has_engine: bool,
     ) -> None:
-        """``is_waiting``: whether Triton's models wait for the engine. ``has_engine``: it is Triton's own."""
+        """Initialize. ``is_waiting``: the models wait for the engine. ``has_engine``: it is Triton's own."""
         settings = command.settings
         super().__init__(
             "triton",
@@ -111,7 +111,7 @@ class TritonServer(SupervisedProcess):
         return await self._heartbeat.is_alive()
 
     def start_error(self, reason: str) -> CodedError:
-        """The coded error that the log holds (an engine's, say), else E2106 with the log's first errors."""
+        """Return the coded error in the log (an engine's, say), else E2106 with the log's first errors."""
         log = self.child.log_tail
         # Triton also prints it in a table.
         causes = (find_in_text(line.rstrip(" |")) for line in reversed(log))
@@ -185,7 +185,7 @@ def _end_of(pid: int, name: str) -> str | None:
 
 
 def _stubs_of(triton_pid: int) -> list[int]:
-    """The process ids of Triton's children; of mpirun's Tritons, and of theirs."""
+    """Return the process ids of Triton's children; of mpirun's Tritons, and of theirs."""
     by_parent = children_by_parent()
     children = by_parent.get(triton_pid, [])
     tritons = [pid for pid in children if name_of(pid) == "tritonserver"]
@@ -193,7 +193,7 @@ def _stubs_of(triton_pid: int) -> list[int]:
 
 
 def _described(pid: int) -> str:
-    """A process of Triton that runs, in an operator's words."""
+    """Describe a process of Triton that runs, in an operator's words."""
     try:
         model = _MODEL.search((Path("/proc") / str(pid) / "cmdline").read_bytes())
     except OSError:

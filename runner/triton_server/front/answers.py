@@ -63,7 +63,7 @@ def status_of_text(text: str) -> int:
 
 
 def failure_of(response: Any) -> tuple[int, str]:
-    """gRPC's status and its message for an error of a ``ModelStreamInferResponse``."""
+    """Return gRPC's status and message for an error of a ``ModelStreamInferResponse``."""
     text = response.error_message
     error = find_in_text(text)
     if error is not None:
@@ -72,12 +72,12 @@ def failure_of(response: Any) -> tuple[int, str]:
 
 
 def error_body(text: str) -> bytes:
-    """As Triton writes an error."""
+    """Write an error as Triton does."""
     return msgspec.json.encode({"error": text})
 
 
 def generate_body(response: Any) -> bytes:
-    """A ``ModelInferResponse`` in the JSON of Triton's generate extension: its keys are sorted."""
+    """Write a ``ModelInferResponse`` in the JSON of Triton's generate extension, with sorted keys."""
     document = {name: _parameter(value) for name, value in response.parameters.items() if _is_shown(name)}
     document["model_name"] = response.model_name
     document["model_version"] = response.model_version
@@ -90,7 +90,7 @@ def generate_body(response: Any) -> bytes:
 
 
 def values_of(datatype: str, raw: bytes) -> list[Any]:
-    """The values of a tensor in Triton's binary form."""
+    """Read the values of a tensor in Triton's binary form."""
     if datatype != "BYTES":
         code = NUMBERS[datatype]
         return list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))

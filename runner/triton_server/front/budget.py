@@ -38,7 +38,7 @@ class Budget:
         self._shares: set[Share] = set()
 
     def share(self, evict: Callable[[TooManyBytes], None] | None = None) -> Share:
-        """``evict``: None for what is never incomplete, as only that gives way."""
+        """Return a new share. ``evict``: None for one that is never incomplete, which never gives way."""
         return Share(self, evict or _never_evicted)
 
     def change(self, share: Share, num_bytes: int) -> None:
@@ -61,4 +61,4 @@ class Budget:
 
 
 def _never_evicted(error: TooManyBytes) -> None:
-    """It is complete, or holds nothing any more."""
+    """Do nothing: the share is complete, or holds nothing any more."""

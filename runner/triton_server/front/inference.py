@@ -61,7 +61,7 @@ class Inferences:
         *,
         is_managed: bool = False,
     ) -> None:
-        """``is_managed``: clients may register shared memory."""
+        """Initialize. ``is_managed``: clients may register shared memory."""
         self.is_managed = is_managed
         self.triton = triton
         self.models = models
@@ -79,7 +79,7 @@ class Inferences:
         self._connecting = asyncio.Lock()
 
     async def connect(self) -> None:
-        """Raises TritonUnavailable. Calls that another front left behind are stopped."""
+        """Connect, and stop calls that another front left behind. Raises TritonUnavailable."""
         async with self._connecting:
             if not self.is_connected:
                 await self.models.load()
@@ -132,7 +132,7 @@ class Inference:
         *,
         is_single: bool = False,
     ) -> None:
-        """``client``: the connection. ``is_single``: the client gets all outputs in one response."""
+        """Initialize. ``client``: its connection. ``is_single``: all outputs come in one response."""
         self._client = client
         self._is_single = is_single
         self._all = all_inferences
@@ -197,7 +197,7 @@ class Inference:
         self._ended(OK, "")
 
     def cancel(self) -> None:
-        """The client has disconnected, or can't be answered. What Triton has of it counts until it ends."""
+        """Stop a request whose client has disconnected. What Triton has of it counts until it ends."""
         self._is_cancelled = True
         self._remove_direct()
         if self._call is None or not self._all.stops.can_stop:
@@ -218,7 +218,7 @@ class Inference:
             self._all.stops.add(self._key)
 
     def receive(self, message: bytes) -> None:
-        """Of the slot, past Triton."""
+        """Take a response that the slot sent past Triton."""
         self._share.release()
         self._end_start()
         self._on_response(message)
@@ -271,5 +271,5 @@ def error_response(text: str, request_id: str) -> bytes:
 
 
 def has_ended(response: Any) -> bool:
-    """Whether a ``ModelInferResponse`` is the last: marked so, or of a request that Triton did not begin."""
+    """Return True for a last ``ModelInferResponse``: marked so, or of a request that Triton did not begin."""
     return not response.parameters or response.parameters[IS_FINAL].bool_param

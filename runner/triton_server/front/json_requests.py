@@ -27,7 +27,7 @@ _MAX_TENSORS = 256
 
 
 def generate_request(body: bytes, model: Model, version: str) -> Any:
-    """The ``ModelInferRequest`` of a body of the generate extension. Raises E1103, E1107.
+    """Convert a body of the generate extension into a ``ModelInferRequest``. Raises E1103, E1107.
 
     As in Triton, members that name no input of the model are ignored.
     """
@@ -55,7 +55,7 @@ def add_input(request: Any, model: Model, name: str, value: object) -> None:
 def infer_request(
     body: bytes, json_length: int | None, model_name: str, version: str
 ) -> tuple[Any, InferFormat]:
-    """The ``ModelInferRequest`` of a body of the KServe protocol. Raises E1103, E1107.
+    """Convert a body of the KServe protocol into a ``ModelInferRequest``. Raises E1103, E1107.
 
     ``json_length``: of the JSON, which binary tensors follow.
     """
@@ -105,14 +105,14 @@ def infer_request(
 
 
 class InferFormat:
-    """Which outputs of an answer are binary."""
+    """The outputs of an answer that are binary."""
 
     def __init__(self, is_binary: bool) -> None:
         self._is_binary = is_binary
         self.binary: dict[str, bool] = {}
 
     def body(self, response: Any) -> tuple[bytes, int | None]:
-        """The body for a ``ModelInferResponse``, and the length of its JSON if binary tensors follow it."""
+        """Write a ``ModelInferResponse``. Return it, and the length of its JSON if binary tensors follow."""
         outputs, tail = [], []
         for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
             shown: dict[str, Any] = {
@@ -179,7 +179,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _flat(value: object, name: str) -> tuple[list[Any], list[int]]:
-    """The values of nested lists in their order, and how they are nested. Raises InvalidTensor (E1103)."""
+    """Return the values of nested lists in order, and how they are nested. Raises InvalidTensor (E1103)."""
     values: list[Any] = [value]
     shape: list[int] = []
     while values and isinstance(values[0], list):

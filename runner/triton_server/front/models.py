@@ -26,9 +26,9 @@ INTEGERS = {
 }
 """Codes of numpy and of ``struct`` for Triton's types."""
 MAX_TEXTS = 1 << 16
-"""In one tensor: each becomes an object in Triton's Python models."""
+"""Limit of the texts in one tensor: each becomes an object in Triton's Python models."""
 TEXT_LENGTH = struct.Struct("<I")
-"""Before each text of a tensor in binary form."""
+"""The length before each text of a tensor in binary form."""
 NUMBERS = {**INTEGERS, "BOOL": "?", "FP16": "e", "FP32": "f", "FP64": "d"}
 
 MAX_RANK = 8
@@ -55,7 +55,7 @@ class Model:
     is_python: bool
 
     def shape_of(self, name: str, given: list[int]) -> list[int]:
-        """The shape of an input whose value in JSON is nested so: [] for a bare value.
+        """Return the shape of an input whose value in JSON is nested so: [] for a bare value.
 
         Raises InvalidTensor (E1103).
         """
@@ -81,7 +81,7 @@ class Models:
         self._models: dict[str, Model] = {}
 
     async def load(self) -> None:
-        """Raises TritonUnavailable."""
+        """Read the models from Triton. Raises TritonUnavailable."""
         await self._triton.connect()
         self._models = {}
         try:
@@ -101,7 +101,7 @@ class Models:
         return self._models.get(name)
 
     def get(self, name: str, version: str) -> Model:
-        """``version``: blank if the client leaves it open. Raises UnknownTritonModel (E1108)."""
+        """Find a model. ``version``: blank if the client leaves it open. Raises E1108."""
         model = self._models.get(name)
         if model is None or version not in ("", model.version):
             called = f"{name}/versions/{version}" if version else name
@@ -115,7 +115,7 @@ class Models:
 
 
 def model_of(config: Any, version: str = "") -> Model:
-    """Of a ``ModelConfig``."""
+    """Read a ``ModelConfig``."""
     inputs = {}
     for each in config.input:
         name = (

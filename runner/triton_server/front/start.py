@@ -10,7 +10,7 @@ from runner.settings.ports import TritonPorts
 from runner.settings.settings import Settings
 
 HEALTH_PATH = "/health"
-"""Of the front itself."""
+"""Path of the front's own health."""
 
 
 class FrontStart(BaseModel):

@@ -45,7 +45,7 @@ class CallStops:
         self._is_sending = bool(calls) and self._send(STOPPED_CALL, " ".join(calls))
 
     def _send(self, parameter: str, value: str) -> bool:
-        """False if there is nothing that could run."""
+        """Send a parameter to the slot. Return False if nothing can run there."""
         if self._models.find(SLOT) is None or not self.can_stop or not self._triton.is_connected:
             return False
         request = pb.ModelInferRequest(model_name=SLOT, id="front")

@@ -44,7 +44,7 @@ class TritonFront(SupervisedProcess):
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
     ) -> None:
-        """``engine_socket``: None with NVIDIA's C++ backend."""
+        """Initialize. ``engine_socket``: None with NVIDIA's C++ backend."""
         super().__init__(
             "triton front",
             Child("the front of Triton", log, log_prefix="front", stop_grace_s=_STOP_GRACE_S),

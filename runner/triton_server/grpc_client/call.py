@@ -14,7 +14,7 @@ OnEnd = Callable[[int, str], None]
 """Takes the status and its message."""
 
 WINDOW_BYTES = (1 << 31) - 1
-"""Of each stream, and of the connection: what a client does not read is bounded there."""
+"""Window of each stream and of the connection. What clients do not read is bounded elsewhere."""
 _MAX_MESSAGE_BYTES = 1 << 30
 
 log = logging.getLogger("cog_triton.triton_front")

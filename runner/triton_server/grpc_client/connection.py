@@ -48,7 +48,7 @@ class TritonConnection(asyncio.BufferedProtocol):
         self._calls: dict[int, TritonCall] = {}
         self._next_id = 1
         self._unsent = b""
-        """Of a call whose first message follows at once."""
+        """Headers of a call whose first message follows at once."""
         self._rest = b""
         self._credit_bytes = WINDOW_BYTES
         """How much Triton may still send."""
@@ -56,24 +56,24 @@ class TritonConnection(asyncio.BufferedProtocol):
         self._window_bytes = _DEFAULT_WINDOW_BYTES
         self._max_frame_bytes = 1 << 14
         self._blocked: dict[TritonCall, None] = {}
-        """Those that wait for a window, the first first."""
+        """Calls that wait for a window, in order."""
         self._decoder = Decoder(_MAX_HEADERS_BYTES)
         self._statuses: dict[bytes, tuple[int, str]] = {}
-        """By encoded headers, while the decoder's table stays as it is."""
+        """Status and message of encoded headers, while the decoder's table stays as it is."""
         self._buffer = memoryview(bytearray(MAX_READ_BYTES))
         self._headers = b""
-        """Those that are not complete yet."""
+        """Headers that are not complete yet."""
         self._ends_stream = False
 
     @property
     def is_open(self) -> bool:
-        """It takes further calls."""
+        """True while it takes further calls."""
         return not self._is_lost and self._next_id < _MAX_STREAM_ID
 
     # Calls
 
     def begin(self, path: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> TritonCall:
-        """Raises InvalidInference (E1107) for long metadata."""
+        """Begin a call. Raises InvalidInference (E1107) for long metadata."""
         if (block := self._heads.get(path)) is None:
             block = self._heads[path] = _encoded([(b":path", path.encode()), *self._fields])
         block += _encoded(metadata)
@@ -85,7 +85,7 @@ class TritonConnection(asyncio.BufferedProtocol):
         return call
 
     def send_from(self, call: TritonCall) -> None:
-        """As much as Triton's windows allow."""
+        """Send as much as Triton's windows allow."""
         if call.stream_id not in self._calls:
             return
         frames = []
@@ -195,7 +195,7 @@ class TritonConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _status_of(self, headers: bytes) -> tuple[int, str]:
-        """The status and its message in encoded headers."""
+        """Return the status and its message in encoded headers."""
         if (known := self._statuses.get(headers)) is not None:
             return known
         fields = dict(self._decoder.decode(headers, raw=True))

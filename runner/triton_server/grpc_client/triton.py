@@ -28,7 +28,7 @@ class Triton:
         return self._connection is not None and self._connection.is_open
 
     async def connect(self) -> None:
-        """Raises TritonUnavailable."""
+        """Connect, unless it is connected. Raises TritonUnavailable."""
         async with self._connecting:
             if self.is_connected:
                 return
@@ -54,7 +54,7 @@ class Triton:
         return self._connection.begin(path, metadata, on_message, on_end)
 
     async def ask(self, method: str, message: bytes) -> bytes:
-        """A call with one message and one answer. Raises TritonUnavailable, or RefusedByTriton."""
+        """Make a call with one message and one answer. Raises TritonUnavailable, RefusedByTriton."""
         await self.connect()
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         received: list[bytes] = []

@@ -33,7 +33,7 @@ class TritonPythonModel:
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._skips_special = parameters["skip_special_tokens"]["string_value"].lower() in ("true", "1")
         self._streams: OrderedDict[tuple[int, int], Detokenizer] = OrderedDict()
-        """By stream id and number of the sequence: a request may have several outputs."""
+        """Detokenizers by stream id and number of the sequence: a request may have several outputs."""
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]
@@ -69,12 +69,12 @@ class TritonPythonModel:
         return detokenizer
 
     def _decode(self, inputs: dict[str, Any], row: int, tokens: list[int]) -> str:
-        """The text of a whole sequence."""
+        """Return the text of a whole sequence."""
         detokenizer = self._detokenizer(inputs, row)
         return detokenizer.push(tokens) + detokenizer.finish()
 
     def _continue(self, inputs: dict[str, Any], row: int) -> str:
-        """The next text of a stream, which has one sequence in each response."""
+        """Return the next text of a stream, which has one sequence in each response."""
         tokens = inputs["TOKENS_BATCH"][row, 0, : inputs["SEQUENCE_LENGTH"].item(row)].tolist()
         is_last = "FINISH_REASON" in inputs and bool(inputs["FINISH_REASON"][row].item(0))
         number = inputs["SEQUENCE_INDEX"].item(row) if "SEQUENCE_INDEX" in inputs else 0

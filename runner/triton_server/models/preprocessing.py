@@ -28,9 +28,9 @@ _MAX_INT32 = np.iinfo(np.int32).max
 _MAX_BIAS_BYTES = 16 << 20
 """A few short words become a number for each token of the vocabulary, in each row."""
 _MAX_WORD_BYTES = 1 << 18
-"""Of all words of a request."""
+"""Limit of all words of a request."""
 _SHORT_BYTES = 4000
-"""Of all texts of a request that is answered at once, in about a millisecond."""
+"""Limit of all texts of a request that is answered at once, in about a millisecond."""
 _WORDS = {
     "BAD_WORDS_DICT": "bad_words",
     "STOP_WORDS_DICT": "stop_words",
@@ -106,7 +106,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in outputs.items()])
 
     def _texts(self, inputs: dict[str, npt.NDArray[Any]]) -> list[str]:
-        """The prompts of a request, of which all inputs are checked."""
+        """Check all inputs of a request, and return its prompts."""
         self._check_supported(inputs)
         _check_words(inputs)
         return [_decode(row.reshape(-1)[0]) for row in inputs["QUERY"]]
@@ -151,14 +151,14 @@ class TritonPythonModel:
         return outputs
 
     def _stream_ids(self, encoded: list[list[int]]) -> npt.NDArray[np.int64]:
-        """[rows, 1 + n]: a random number, then the tokens of the prompt that its text continues, and -1."""
+        """Return [rows, 1 + n]: a random number, the tokens of the prompt that its text continues, and -1."""
         skips = self._skips_special
         contexts = [context_of(self._tokenizer, ids, skip_special_tokens=skips) for ids in encoded]
         numbers = _pad(contexts, _OFFSET_PADDING)
         return np.array([[secrets.randbits(63), *row] for row in numbers.tolist()], np.int64)
 
     def _embedding_bias(self, inputs: dict[str, npt.NDArray[Any]], rows: int) -> npt.NDArray[np.float32]:
-        """[rows, vocabulary]: each word's weight is added to its tokens; [rows, 0] without words."""
+        """Return [rows, vocabulary] with each word's weight added to its tokens; [rows, 0] without words."""
         words, weights = inputs.get("EMBEDDING_BIAS_WORDS"), inputs.get("EMBEDDING_BIAS_WEIGHTS")
         if words is None and weights is None:
             return np.empty((rows, 0), np.float32)
@@ -180,7 +180,7 @@ class TritonPythonModel:
     def _words(
         self, words: npt.NDArray[Any] | None, rows: int, further: Sequence[list[int]] = ()
     ) -> npt.NDArray[np.int32]:
-        """The contract's [rows, 2, L] tensor: flattened ids, and cumulative end offsets padded with -1."""
+        """Make the contract's [rows, 2, L] tensor: flat ids, and cumulative end offsets padded with -1."""
         given = [self._word_ids(row) for row in words] if words is not None else [[] for _ in range(rows)]
         tables = [[*table, *further[: max(0, MAX_WORDS - len(table))]] for table in given]
         length = max((sum(map(len, table)) for table in tables), default=0)

@@ -29,9 +29,9 @@ from runner.triton_server.grpc_wire import (
 )
 
 _MAX_SMALL_BYTES = 1 << 16
-"""Of a request that is not an inference."""
+"""Limit of a request that is not an inference."""
 _MIN_DATA_BYTES = 256
-"""In one frame, of a message that has more frames."""
+"""Least data in a frame of a message that has further frames."""
 _WAITING_BYTES = 64
 """Memory that a message takes besides its own bytes while it waits."""
 _MAX_STATISTICS = 4
@@ -82,10 +82,10 @@ class CallConnection(Protocol):
     def finish(self, stream_id: int, error: tuple[int, str], *, has_begun: bool) -> None: ...
 
     def count_request(self) -> None:
-        """A request was accepted."""
+        """Count a request that was accepted."""
 
     def count_refusal(self, status: int) -> None:
-        """A request was answered with an error."""
+        """Count a request that was answered with an error."""
 
     def deliver(self, call: ClientCall, *, is_read: bool) -> None:
         """Call ``take_next`` of a call in this turn of the connection if it ``is_read``, else in the next."""
@@ -118,20 +118,20 @@ class ClientCall:
         self._deadline: asyncio.TimerHandle | None = None
 
     def end_within(self, timeout_s: float) -> None:
-        """The client's deadline."""
+        """End the call after the client's deadline."""
         self._deadline = self._loop.call_later(timeout_s, self._exceed_deadline)
 
     # Hooks
 
     def message(self, message: bytes) -> None:
-        """A message has arrived, and Triton is connected. Raises a CodedError."""
+        """Take a message, once Triton is connected. Raises a CodedError."""
         raise NotImplementedError
 
     def ended_sending(self) -> None:
-        """The client sends no more. Raises a CodedError."""
+        """Take the end of the client's messages. Raises a CodedError."""
 
     def cancel(self) -> None:
-        """The client waits for no results any more."""
+        """Stop what runs: the client has disconnected."""
 
     @property
     def gives_way(self) -> bool:
@@ -292,7 +292,7 @@ class ClientCall:
 
 
 def parsed(message: bytes, kind: Any) -> Any:
-    """Raises InvalidInference (E1107)."""
+    """Parse a message. Raises InvalidInference (E1107)."""
     try:
         return kind.FromString(message)
     except DecodeError as exc:

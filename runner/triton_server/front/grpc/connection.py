@@ -26,13 +26,13 @@ from runner.supervision.turns import MAX_READ_BYTES
 from runner.triton_server.grpc_wire import FRAME_HEAD, Headers, prefixed
 
 MAX_HEADERS_BYTES = 1 << 14
-"""Of one request or answer, uncompressed."""
+"""Limit of the headers of one request or answer, uncompressed."""
 _MAX_EVENTLESS_BYTES = 3 << 14
-"""Of a frame of 16 KiB, and of headers in several frames."""
+"""Limit of bytes without an event: a frame of 16 KiB, and headers in several frames."""
 _PART_BYTES = 1024
 """What a part that waits takes besides its data, with its stream."""
 _BUFFER = bytearray(MAX_READ_BYTES)
-"""For what is read, by all connections: it is used at once. Not more, because frames can have 9 bytes,
+"""Memory into which all connections read, and which is used at once. It is small, as frames can have 9 bytes,
 and their number blocks the event loop."""
 _CLOSE_TIMEOUT_S = 5.0
 _PREFACE_BYTES = 24
@@ -47,7 +47,7 @@ _STREAMS_WORK = 256
 _MAX_WORK = 64
 """Frames that h2 reads before other connections have their turn."""
 _MAX_TABLE_BYTES = 1 << 12
-"""Of the headers that are sent to a client: its default."""
+"""Size of the table of headers that are sent to a client: its default."""
 _MAX_SETTINGS = 64
 """Different ones of a client; h2 keeps also those that it does not know, in 100 times their size."""
 
@@ -87,9 +87,9 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         """Frames that h2 has not read, or gave no event for, except headers and long data."""
         self.read_bytes = MAX_READ_BYTES
         self._waiting: dict[int, deque[_Part]] = {}
-        """By stream: what waits until the receiver's window has room."""
+        """Parts of each stream that wait until the receiver's window has room."""
         self.unsent_bytes = 0
-        """In ``_waiting``."""
+        """Number of bytes in ``_waiting``."""
 
     # Interface of subclasses
 
@@ -108,7 +108,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
 
     @property
     def unread_bytes(self) -> int:
-        """What the other side has not read, as far as it is in this process."""
+        """Number of bytes in this process that the other side has not read."""
         return self.unsent_bytes + self._transport.get_write_buffer_size()
 
     def send_message(self, stream_id: int, message: bytes) -> None:
@@ -130,11 +130,11 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
 
     @property
     def arriving_bytes(self) -> int:
-        """Of frames, and of headers in several frames, whose rest has not come."""
+        """Number of bytes of frames, and of headers in several frames, whose rest has not come."""
         return self._eventless_bytes + len(self._arrived)
 
     def free(self) -> None:
-        """The connection is lost. NOTE: h2's objects refer to each other, until a garbage collection."""
+        """Free memory once it is lost. NOTE: h2's objects refer to each other, until a garbage collection."""
         self._arrived = b""
         self._h2.incoming_buffer = FrameBuffer(server=True)
         vars(self._h2).pop("_frame_dispatch_table", None)
@@ -196,7 +196,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         return not is_complete
 
     def _work_of(self, kind: int, length: int) -> int:
-        """Of a frame, in frames without content."""
+        """Return how many frames without content are as much work as a frame."""
         if kind in (_HEADERS, _SETTINGS):
             own = _HEADERS_WORK + length // _FIELD_BYTES if kind == _HEADERS else 1
             return own + len(self._h2.streams) // _STREAMS_WORK

@@ -115,7 +115,7 @@ class Infer(StreamInfer):
         self._send(request)
 
     def ended_sending(self) -> None:
-        """The request was sent."""
+        """Do nothing: the request was sent."""
 
     def _receive(self, message: bytes) -> None:
         self.release()
@@ -136,6 +136,6 @@ class Infer(StreamInfer):
 
 
 def _request(message: bytes) -> Any:
-    """Raises InvalidInference (E1107)."""
+    """Parse a ``ModelInferRequest``. Raises InvalidInference (E1107)."""
     check_wire(message)
     return parsed(message, pb.ModelInferRequest)

@@ -18,7 +18,7 @@ from runner.triton_server.grpc_wire import OK, SERVICE
 
 HEALTH = "/grpc.health.v1.Health/Check"
 _HEALTH_LIKE = "ModelReady"
-"""Its request begins as that of ``HEALTH``: field 1 is a text."""
+"""A method whose request begins as that of ``HEALTH``: field 1 is a text."""
 _NOT_READY = {"ServerReady": b"", "ModelReady": b"", HEALTH: b"\x08\x02"}
 """Answers that the server is not ready: nothing that says so, and the status NOT_SERVING."""
 

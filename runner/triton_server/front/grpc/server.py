@@ -38,7 +38,7 @@ _MANAGEMENT_METHODS = {
     *("CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
 }
 _METADATA = (b"traceparent", b"triton_grpc_error")
-"""Of a client, that its call needs. Deadlines are kept here: Triton would cancel the call."""
+"""A client's metadata that its call needs. Deadlines are kept here: Triton would cancel the call."""
 _MAX_CONNECTIONS = 1024
 """Each takes 12 KiB, most of it h2's."""
 _MAX_STREAMS = 1024
@@ -136,7 +136,7 @@ class GRPCConnection(HTTP2Connection):
         return not self.calls
 
     def call_that_gives_way(self) -> ClientCall | None:
-        """The last one that may."""
+        """Return the last call that may give way."""
         return next((each for each in reversed(self.calls.values()) if each.gives_way), None)
 
     def abort(self) -> None:
@@ -255,7 +255,7 @@ class GRPCConnection(HTTP2Connection):
             stream.end_within(timeout)
 
     def _stream(self, stream_id: int, method: str, fields: dict[bytes, bytes]) -> ClientCall | None:
-        """None for an unknown method. Raises a CodedError."""
+        """Return the call; None for an unknown method. Raises a CodedError."""
         server = self.server
         if method != HEALTH and not server.keys.accept(fields.get(b"authorization", b"")):
             raise InvalidAPIKey
