@@ -55,7 +55,7 @@ class _Sequence:
         self.output_tokens = 0
 
     def take(self, count: int) -> list[int]:
-        """The next tokens, at most ``count``."""
+        """Return the next tokens, at most ``count``."""
         tokens = list(itertools.islice(self.ids, min(count, self.rest_tokens)))
         self.rest_tokens -= len(tokens)
         self.output_tokens += len(tokens)
@@ -145,7 +145,7 @@ class PacedEngine:
             time.sleep(_SHORTEST_STEP_S)  # What becomes due meanwhile is one step, as in any engine.
 
     def _wait_s(self) -> float | None:
-        """The time until the next token; None without running requests."""
+        """Return the time until the next token; None without running requests."""
         if not self._interval_s:
             return 0.0 if self._running else None
         return self._due[0][0] - time.perf_counter() if self._due else None
@@ -170,7 +170,7 @@ class PacedEngine:
                 self._queue(sequence)
 
     def _step_faulty(self, sequence: _Sequence) -> bool:
-        """The step of a sequence with a fault; False if it has ended."""
+        """Make the step of a sequence with a fault. Return False if it has ended."""
         assert sequence.fault is not None
         before = sequence.output_tokens
         tokens = sequence.take(self._step_tokens)

@@ -40,7 +40,7 @@ class Faults:
     every: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, request: Submit, number: int) -> str | None:
-        """The fault of a request; ``number`` counts the requests since the start."""
+        """Return the fault of a request; ``number`` counts the requests since the start."""
         if self.by_seed and request.sampling.seed in FAULT_SEEDS:
             return FAULT_SEEDS[request.sampling.seed]
         return next((fault for fault, count in self.every.items() if number % count == 0), None)

@@ -79,7 +79,7 @@ class ScriptedAnswer:
 
     @staticmethod
     def _reason(output: list[int], request: Submit, stop_words: Words) -> FinishReason | None:
-        """Why ``output`` is over; None if it is not."""
+        """Tell why ``output`` is over; None if it is not."""
         if output[-1] == request.end_id:
             return "end"
         return "stop" if stop_words.end(output) else None
@@ -90,11 +90,11 @@ class ScriptedAnswer:
         return self._chunks[0].pause_s if self._chunks else 0.0
 
     def take(self) -> list[int]:
-        """The next tokens; none after the last."""
+        """Return the next tokens; none after the last."""
         return self._chunks.popleft().tokens if self._chunks else []
 
     def __bool__(self) -> bool:
-        """Whether tokens are left."""
+        """Return True while tokens are left."""
         return bool(self._chunks)
 
 
@@ -102,7 +102,7 @@ class Script:
     """The rules of a runner. ``step_tokens``: how many tokens come at once where a step does not say it."""
 
     def __init__(self, value: str, tokenizer_file: Path, vocab_size: int, step_tokens: int) -> None:
-        """``value`` of the variable. Raises E1010."""
+        """Read ``value`` of the variable. Raises E1010."""
         self._tokenizer = Tokenizer.from_file(str(tokenizer_file))
         self._tokenizer.no_truncation()
         self._vocab_size = vocab_size
@@ -110,7 +110,7 @@ class Script:
         self._rules = [] if value == ONLY_REQUESTS else list(self._read(Path(value)))
 
     def answer(self, request: Submit) -> ScriptedAnswer | None:
-        """None if no rule is for this prompt. Raises E1010 for wrong rules in it."""
+        """Return the answer; None if no rule is for this prompt. Raises E1010 for wrong rules in it."""
         prompt: str = self._tokenizer.decode(request.input_ids, skip_special_tokens=False)
         before, *parts = prompt.split(_BEGIN)
         blocks = [part.partition(_END) for part in parts]
@@ -155,7 +155,7 @@ class Script:
 
 
 def _last(prompt: str, rules: Sequence[Rule]) -> int | None:
-    """The index of the rule whose ``when`` ends last in the prompt; None if it has none of them."""
+    """Return the index of the rule whose ``when`` ends last in the prompt; None if it has none of them."""
     ends = {
         index: prompt.rfind(rule.when) + len(rule.when) if rule.when else 0
         for index, rule in enumerate(rules)

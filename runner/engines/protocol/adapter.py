@@ -13,10 +13,10 @@ class Sink(Protocol):
         """New output tokens: (request id, tokens) pairs, at best all of one engine step together."""
 
     def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
-        """For requests that want them: a value for each of the tokens that ``tokens`` gets next."""
+        """Take a value for each of the tokens that ``tokens`` gets next, of requests that want them."""
 
     def cached(self, new: Iterable[tuple[int, int]]) -> None:
-        """How many tokens of a prompt were not computed: (request id, number) pairs.
+        """Take the numbers of prompt tokens that were not computed: (request id, number) pairs.
 
         Sent to the client with its next tokens, or its end.
         """
@@ -28,16 +28,16 @@ class Sink(Protocol):
         sequences: list[list[int]] | None = None,
         embedding: bytes | None = None,
     ) -> None:
-        """The request is done and holds nothing any more. Sent exactly once, unless ``failed`` is.
+        """End a request that holds nothing any more. Called exactly once, unless ``failed`` is.
 
         ``sequences``: of a beam search, which has no ``tokens`` before. ``embedding``: see ``Finished``.
         """
 
     def failed(self, request_id: int, error: Exception) -> None:
-        """The request failed alone. A CodedError keeps its code; any other becomes E2109."""
+        """Fail one request. A CodedError keeps its code; any other becomes E2109."""
 
     def broken(self, error: Exception) -> None:
-        """The engine as a whole can't go on: its process reports, ends, and is started again.
+        """Fail the engine as a whole: its process reports, ends, and is started again.
 
         A CodedError keeps its code; any other becomes E2107.
         """

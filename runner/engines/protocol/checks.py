@@ -1,4 +1,4 @@
-"""Which requests an engine can't run: wrong token ids, lengths or sampling, and what its kind lacks."""
+"""Refusals of requests that an engine can't run: wrong ids, lengths or sampling, what its kind lacks."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from errors.requests import InvalidGuide, InvalidTensor, PromptTooLong, Unsuppor
 from runner.engines.protocol.messages import Guide, GuideType, Ready, Sampling, Submit
 
 MAX_WORDS = 128
-"""Of a stop or bad words list. NVIDIA's preprocessing makes two of each word."""
+"""Words of a stop or bad words list. NVIDIA's preprocessing makes two of each word."""
 MAX_WORD_TOKENS = 4096
 MAX_LOGIT_BIASES = 1024
 MAX_TOP_LOG_PROBS = 20
@@ -27,7 +27,7 @@ NO_CHAT_FORM = "calls of tools and reasoning are enforced by the kinds transform
 
 
 def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | None = None) -> None:
-    """The engine server's checks, for every kind. Raises E1002, E1011, E1103 or E1104.
+    """Check a request in the engine server, for every kind. Raises E1002, E1011, E1103 or E1104.
 
     ``extremes``: the lowest and the highest input id, if they are known.
     """
@@ -71,7 +71,7 @@ def check_guide(guide: Guide) -> None:
 
 
 def check_guide_length(guide_type: GuideType, num_bytes: int) -> None:
-    """``num_bytes``: the length of the text, or a part of it. Raise E1105 if it is too long."""
+    """Raise E1105 if a text is too long. ``num_bytes``: the length of the text, or a part of it."""
     most = _MAX_GUIDE_BYTES.get(guide_type, 0)
     if num_bytes > most:
         shorter = "send fewer tools or shorter schemas" if guide_type == "chat_form" else "make it shorter"
@@ -80,7 +80,7 @@ def check_guide_length(guide_type: GuideType, num_bytes: int) -> None:
 
 
 def _check_supported(request: Submit, ready: Ready) -> None:
-    """Whether engines of this kind support what the request asks for, alone and together. Raises E1104."""
+    """Raise E1104 unless engines of this kind support what the request asks for, alone and together."""
     kind, sampling = ready.engine_kind, request.sampling
     needed: tuple[tuple[Capability, str, object], ...] = (
         ("log_probs", "return_log_probs", request.wants_log_probs),

@@ -202,7 +202,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Outputs:
-    """Of a stream. NOTE: an async generator costs several times as much."""
+    """Iterator over a stream. NOTE: an async generator costs several times as much."""
 
     def __init__(self, connection: _Connection, request_id: int, stream: ReceivedStream) -> None:
         self._connection = connection
@@ -235,7 +235,7 @@ class EngineClient:
     def __init__(
         self, path: Path, timeout_s: float, engine_kind: str, coalescing: Coalescing | None = None
     ) -> None:
-        """``timeout_s``: how long a request may be without an answer."""
+        """Initialize. ``timeout_s``: how long a request may be without an answer."""
         self._path = path
         self._timeout_s = timeout_s
         self._engine_kind = engine_kind

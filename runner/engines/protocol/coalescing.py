@@ -47,7 +47,7 @@ class Coalescing:
         self._gap_s = min(self._factor * self._chunk_cpu_s * num_streams, _LONGEST_GAP_S)
 
     def holds(self, waited_s: float, step_s: float, num_arrivals: int) -> bool:
-        """Whether what has just arrived waits for what comes next, in about ``step_s``.
+        """Return True if what has just arrived waits for what comes next, in about ``step_s``.
 
         ``waited_s``: since the stream's last chunk; ``num_arrivals``: since then, this one included.
         """

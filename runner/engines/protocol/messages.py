@@ -15,7 +15,7 @@ SEEDS = 1 << 64
 """Seeds are whole numbers from 0 to one below it."""
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
-"""Of what an engine generates. Those of a ``Submit`` are checked against the vocabulary."""
+"""Token id that an engine generates. Those of a ``Submit`` are checked against the vocabulary."""
 
 COLLECTION_S = 0.5
 """How long the tokens of a request with ``collects_until`` wait for later ones."""
@@ -34,7 +34,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     length_penalty: float = 1.0
-    """For beam search alone; an engine without it takes 1.0 only."""
+    """Exponent of beam search; an engine without it takes 1.0 only."""
     seed: int | None = None
     """None: the engine picks one at random. 0 is a seed like any other."""
 
@@ -69,7 +69,7 @@ GuideType = Literal["json", "json_schema", "regex", "ebnf_grammar", "chat_form"]
 """NVIDIA's names. ``json``: any object or array; ``ebnf_grammar``: GBNF, as llama.cpp and XGrammar do.
 ``chat_form``: our own, a ``ChatForm``, which only our own APIs make."""
 GUIDE_TYPES: tuple[GuideType, ...] = ("json", "json_schema", "regex", "ebnf_grammar")
-"""Those of clients."""
+"""Types that clients may send."""
 ALL_GUIDE_TYPES: tuple[GuideType, ...] = (*GUIDE_TYPES, "chat_form")
 
 ANY_JSON = '{"type": ["object", "array"]}'
@@ -88,7 +88,7 @@ class ChatForm(msgspec.Struct, frozen=True):
     """How an answer of a chat is written: reasoning, calls of tools, and what the content follows."""
 
     rules: str
-    """In llguidance's Lark. Markers are numbers of tokens. ``part_0`` is the first of ``parts``."""
+    """Grammar in llguidance's Lark. Markers are numbers of tokens. ``part_0`` is the first of ``parts``."""
     parts: list[tuple[str, Guide]] = []
     """Guides of the client, each with what it is, for errors."""
 
@@ -112,7 +112,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     bad_words: list[list[int]] = []
     """Token sequences that must not be generated."""
     lora_task_id: int | None = None
-    """Which LoRA adapter; its weights come along at its first use."""
+    """Number of a LoRA adapter; its weights come along at its first use."""
     tensors: dict[str, Tensor] = {}
     """What only TensorRT-LLM takes, by the slot's names: ``embedding_bias``, ``lora_weights``, ..."""
     lora_name: str | None = None
@@ -171,7 +171,7 @@ class Tokens(msgspec.Struct, frozen=True, tag=True):
 
 
 MIN_LOG_PROB = -9999.0
-"""In place of minus infinity, which JSON does not have: of a token that a guide or top-k excludes."""
+"""Log probability of a token that a guide or top-k excludes: JSON has no minus infinity."""
 
 
 class TokenLogProb(msgspec.Struct, frozen=True, array_like=True):
@@ -183,7 +183,7 @@ class TokenLogProb(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogProbs(msgspec.Struct, frozen=True, tag=True):
-    """Of output tokens; sent before the ``Tokens`` with these."""
+    """Log probabilities of output tokens; sent before the ``Tokens`` with these."""
 
     new: list[tuple[int, list[TokenLogProb]]]
     """(request id, a value for each of the tokens that follow) pairs."""
@@ -205,7 +205,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     request_id: int
     reason: FinishReason
     sequences: list[list[TokenId]] | None = None
-    """Of a beam search: the output of each beam, best first. Nothing of it was sent before."""
+    """Output of each beam of a beam search, best first. Nothing of it was sent before."""
     embedding: bytes | None = None
     """Little-endian 32-bit floats."""
     times_s: tuple[float, float] | None = None
@@ -242,7 +242,7 @@ class Output(msgspec.Struct, eq=False):
     log_probs: list[TokenLogProb] = []
     """One for each of ``tokens``, if the request asks for them."""
     finish_reason: FinishReason | None = None
-    """Of the last output."""
+    """Reason in the last output."""
     times_s: tuple[float, float] | None = None
     """See ``Finished``; also ``embedding``."""
     cached_tokens: int | None = None

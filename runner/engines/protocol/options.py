@@ -11,7 +11,7 @@ Parser = Callable[[str], Any]
 
 
 def parse_options(options: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:
-    """The options that have a parser and are not empty. Raises E1006."""
+    """Parse the options that have a parser and are not empty. Raises E1006."""
     parsed: dict[str, Any] = {}
     for name, parse in parsers.items():
         if text := options.get(name):
@@ -46,7 +46,7 @@ def switch(text: str) -> bool:
 
 
 def one_of(values: Mapping[str, Any]) -> Parser:
-    """Takes the names in any case and returns their values."""
+    """Make a parser that takes the names in any case and returns their values."""
 
     def parse(text: str) -> Any:
         if text.lower() not in values:

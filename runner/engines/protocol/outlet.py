@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Outputs(Protocol):
-    """Of one request, such as an async generator: iterate it once and close it, which cancels the rest."""
+    """Outputs of one request, such as an async generator: iterate once and close, which cancels the rest."""
 
     def __aiter__(self) -> AsyncIterator[Output]: ...
 

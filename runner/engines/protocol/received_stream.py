@@ -34,7 +34,7 @@ class ReceivedStream:
     """The reader gets the output at this time, unless more comes; 0: at once."""
 
     def receive(self, tokens: list[int], now_s: float) -> bool:
-        """True if the tokens are held: call ``release`` later. Else call ``deliver``."""
+        """Take tokens. Return True if they are held: call ``release`` later. Else call ``deliver``."""
         step_s, self.received_s = now_s - self.received_s, now_s
         if self.is_ended:
             return False  # We have cancelled it.
@@ -103,7 +103,7 @@ class ReceivedStream:
             self.waiter.set_result(None)
 
     async def take(self) -> Output:
-        """All that has arrived, at least something. Raises the stream's error after the last output."""
+        """Wait, and return all that has arrived. Raises the stream's error after the last output."""
         loop = asyncio.get_running_loop()
         while not self.has_output or self.held_until_s:
             if self.error is not None and not self.has_output:

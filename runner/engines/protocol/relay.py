@@ -49,7 +49,7 @@ class Stream:
     """When it last had something to send."""
 
     def collects(self, new: list[int], now_s: float) -> bool:
-        """Whether the pending tokens, of which the last are ``new``, wait for later ones."""
+        """Return True if the pending tokens, of which the last are ``new``, wait for later ones."""
         if self.collects_until is None or self.is_new or self.end is not None:
             return False
         return now_s < self.queued_s + COLLECTION_S and self.collects_until.isdisjoint(new)
@@ -104,7 +104,7 @@ class Relay:
                 end_s += self._serve(0)
 
     def _serve(self, count: int) -> float:
-        """One round: ``count`` streams, with all new streams before each. Returns the seconds to rest."""
+        """Make one round: ``count`` streams, with all new streams before each. Return the seconds to rest."""
         start_s = time.thread_time()
         self._serve_new()
         for _ in range(count):

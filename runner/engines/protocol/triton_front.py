@@ -22,7 +22,7 @@ DIRECT = "cog_triton_direct"
 
 
 def front_socket_path(engine_socket: Path) -> Path:
-    """Where the front takes ``DirectResponse`` messages."""
+    """Return the socket on which the front takes ``DirectResponse`` messages."""
     return engine_socket.with_name("front")
 
 

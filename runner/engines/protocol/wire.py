@@ -44,7 +44,7 @@ class FrameQueue:
         self._encoded: deque[bytes] = deque()
 
     def add(self, message: object) -> None:
-        """Raises E1103 for a message that no reader takes."""
+        """Add a message. Raises E1103 for one that no reader takes."""
         encoded = self._encoder.encode(message)
         if len(encoded) >= _MAX_FRAME_BYTES:
             expected = f"less than {_MAX_FRAME_BYTES} bytes"
@@ -52,7 +52,7 @@ class FrameQueue:
         self._encoded.append(encoded)
 
     def take(self) -> bytes:
-        """The next frame; empty if nothing waits."""
+        """Return the next frame; empty if nothing waits."""
         taken: list[msgspec.Raw] = []
         size_bytes = 0
         while self._encoded and (not taken or size_bytes + len(self._encoded[0]) <= _TOGETHER_BYTES):
@@ -120,7 +120,7 @@ class FrameSender:
         self._thread.start()
 
     def send(self, message: object) -> None:
-        """Raises E1103 as ``FrameQueue.add`` does."""
+        """Send messages. Raises E1103 as ``FrameQueue.add`` does."""
         with self._wake:
             self._queue.add(message)
             self._wake.notify()

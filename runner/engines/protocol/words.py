@@ -16,12 +16,12 @@ class Words:
                 self._by_last_but_one[word[-2]].append(word)
 
     def end(self, tokens: list[int], start: int = 0) -> bool:
-        """Whether ``tokens[start:]`` ends with one of the words."""
+        """Return True if ``tokens[start:]`` ends with one of the words."""
         candidates = self._by_last.get(tokens[-1], ()) if tokens else ()
         return any(_ends_with(tokens, word, start) for word in candidates)
 
     def completions(self, tokens: list[int], start: int = 0) -> list[int]:
-        """The tokens that would complete a word after ``tokens[start:]``."""
+        """Return the tokens that would complete a word after ``tokens[start:]``."""
         candidates = self._by_last_but_one.get(tokens[-1], ()) if tokens else ()
         return self._single + [word[-1] for word in candidates if _ends_with(tokens, word[:-1], start)]
 

@@ -111,7 +111,7 @@ class ChildEngine:
                 self._statistics = message
 
     def _why_ended(self, otherwise: type[EngineCrashed | EngineStartFailed]) -> CodedError:
-        """The error that the processes left, else how they ended."""
+        """Return the error that the processes left, else how they ended."""
         code = self._exit_code()
         if (cause := self._exit_reason.read()) is not None:
             return cause

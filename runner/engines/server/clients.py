@@ -94,7 +94,7 @@ class ClientConnection:
         self._encoder = msgspec.msgpack.Encoder()
         self._running: dict[int, Request] = {}
         self._lock = threading.Lock()
-        """Of what follows: the answers of the next frame. ``_messages`` come after the tokens."""
+        """Lock of the answers of the next frame, which follow. ``_messages`` come after the tokens."""
         self._cached: list[tuple[int, int]] = []
         self._tokens: list[tuple[int, list[int]]] = []
         self._log_probs: list[tuple[int, list[TokenLogProb]]] = []
@@ -106,7 +106,7 @@ class ClientConnection:
 
     @property
     def stalled_s(self) -> float:
-        """How long the client has not read what was sent."""
+        """Return how long the client has not read what was sent."""
         since_s = self._full_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
@@ -170,7 +170,7 @@ class ClientConnection:
                 self.disconnect()
 
     def _send(self, data: bytes) -> None:
-        """Called with the lock held."""
+        """Send data. Called with the lock held."""
         if self._full_since_s is not None:
             self._unread += data
             if len(self._unread) > _MAX_UNREAD_BYTES:
@@ -197,7 +197,7 @@ class ClientConnection:
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def _take(self) -> bytes:
-        """What there is to send, as a frame. Called with the lock held."""
+        """Return what there is to send, as a frame. Called with the lock held."""
         messages: list[ToClient] = []
         if self._cached:
             messages.append(Cached(self._cached))

@@ -95,7 +95,7 @@ def _is_stopped(orders: SimpleQueue[int], timeout_s: float) -> bool:
 
 
 def _statistics_interval_s(start: EngineStart) -> float:
-    """Raises E1006."""
+    """Read the interval of statistics. Raises E1006."""
     interval_ms = parse_options(start.options, {_INTERVAL: integer(1)}).get(_INTERVAL)
     return _HEARTBEAT_S if interval_ms is None else min(interval_ms / 1000, _HEARTBEAT_S)
 

@@ -17,7 +17,7 @@ class EngineMetrics:
     """Counters continue those of the engine server before this one, whose lost requests ended in an error."""
 
     def __init__(self, engine_kind: str, restarts: int = 0, folder: Path | None = None) -> None:
-        """``folder``: see ``Meter``."""
+        """Initialize. ``folder``: see ``Meter``."""
         self._meter = Meter(engine_kind, folder, "engine")
         self._lock = threading.Lock()
         """Several clients' threads count."""
@@ -32,7 +32,7 @@ class EngineMetrics:
         self._meter.close()
 
     def submitted(self, sent_s: float | None, arrival_s: float) -> None:
-        """A request arrived, which its client sent at ``sent_s``; both by ``perf_counter``."""
+        """Count a request that its client sent at ``sent_s``; both by ``perf_counter``."""
         with self._lock:
             self._meter.add(metrics.SUBMITTED)
             if sent_s is not None and sent_s >= 0:
@@ -51,13 +51,13 @@ class EngineMetrics:
             self._meter.add(metrics.ENDED, 1, end if isinstance(end, str) else "error")
 
     def completed(self, arrival_s: float, last_token_s: float) -> None:
-        """The relay has sent the end of a request just now."""
+        """Count a request whose end the relay has sent just now."""
         with self._lock:
             self._meter.observe(ENGINE_PHASE_TIMES, last_token_s - arrival_s, "engine")
             self._meter.observe(ENGINE_PHASE_TIMES, time.perf_counter() - last_token_s, "relay")
 
     def counts(self, *, running: int, statistics: Statistics) -> list[float]:
-        """All numbers of this process, with these as its gauges."""
+        """Return all numbers of this process, with these as its gauges."""
         self._meter.set(metrics.RUNNING, running)
         self._meter.set(metrics.ENGINE_ACTIVE, statistics.active)
         self._meter.set(metrics.QUEUED, statistics.queued)

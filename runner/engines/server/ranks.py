@@ -94,7 +94,7 @@ class Ranks:
 
 
 def _user_of(call: socket.socket) -> int:
-    """The user id of the process at the other end."""
+    """Return the user id of the process at the other end."""
     size_bytes = struct.calcsize("3i")
     _, uid, _ = struct.unpack("3i", call.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size_bytes))
     return int(uid)

@@ -52,7 +52,7 @@ class Client(Protocol):
         """Send these with the next ``flush``."""
 
     def cached(self, request: Request, count: int) -> None:
-        """The same for ``Cached``. Called from the engine's thread."""
+        """Do the same for ``Cached``. Called from the engine's thread."""
 
     def flush(self) -> None: ...
 
@@ -71,11 +71,11 @@ class Request:
     """When the engine reported the end."""
     is_cancelled: bool = False
     log_probs: list[TokenLogProb] = field(default_factory=list)
-    """Of tokens that the relay has not sent yet."""
+    """Log probabilities of tokens that the relay has not sent yet."""
     num_log_probs: int = 0
-    """Those that came for the next tokens."""
+    """Log probabilities that came for the next tokens."""
     sequences: list[list[int]] | None = None
-    """Of a beam search, set before its end."""
+    """Results of a beam search, set before its end."""
     embedding: bytes | None = None
 
 
@@ -96,9 +96,9 @@ class Requests:
         self._running: dict[int, Request] = {}
         self._is_broken = False
         self._answered: set[Client] = set()
-        """Whom the relay's round has something for."""
+        """Clients with output in the relay's current round."""
         self._completed: list[Request] = []
-        """Of the relay's round."""
+        """Requests that end in the relay's round."""
         self._relay = Relay(relay_rest(usable_processors()), self._flush)
         self._progress_s = time.monotonic()
 
@@ -113,7 +113,7 @@ class Requests:
     # From the clients to the engine
 
     def open(self, submit: Submit, client: Client) -> Request:
-        """A new request, whose results and errors go to ``client``."""
+        """Take a new request, whose results and errors go to ``client``."""
         stream = Stream(lambda tokens, end: self._respond(request, tokens, end))
         if submit.collects_until is not None:
             stream.collects_until = frozenset(submit.collects_until)
@@ -213,13 +213,13 @@ class Requests:
             self.broken(EngineCrashed(engine_kind=self._engine_kind, reason=reason))
 
     def statistics(self) -> Statistics:
-        """The engine's own, with the figures of this server."""
+        """Return the engine's own, with the figures of this server."""
         statistics = self._engine.statistics()
         counts = self._metrics.counts(running=len(self._running), statistics=statistics)
         return msgspec.structs.replace(statistics, counts=counts)
 
     def _has_log_probs(self, request: Request, tokens: list[int]) -> bool:
-        """Whether each token has a value; if not, the request fails."""
+        """Return True if each token has a value; if not, the request fails."""
         count, request.num_log_probs = request.num_log_probs, 0
         if count != len(tokens):
             reason = f"it sent {count} log probabilities for {len(tokens)} tokens"
@@ -273,7 +273,7 @@ class Requests:
 
 
 def relay_rest(num_processors: int) -> float:
-    """Of the relay, as a multiple of its work: its clients then need no more than the other processors."""
+    """Return the relay's rest, as a multiple of its work: clients then need only the other processors."""
     return max(_RESPONSE_COST / max(num_processors - 1, 1), _LEAST_REST)
 
 

@@ -19,7 +19,7 @@ class EngineStart(msgspec.Struct, frozen=True):
     socket_fd: int = -1
     exit_reason_fd: int = -1
     hang_timeout_s: float = 300.0
-    """For an engine whose requests wait and get nothing; 0: never."""
+    """Time after which an engine whose requests wait and get nothing is replaced; 0: never."""
     metrics_dir: Path | None = None
     """See ``runner.observability.meter``."""
     restarts: int = 0

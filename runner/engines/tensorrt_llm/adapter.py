@@ -57,7 +57,7 @@ class TensorrtLlmEngine:
         check: Callable[[Submit], None],
         reused_block_tokens: int = 0,
     ) -> None:
-        """``reused_block_tokens``: size of a block of the KV cache; 0 if blocks are not reused."""
+        """Initialize. ``reused_block_tokens``: size of a block of the KV cache; 0 without reuse."""
         self._bindings = bindings
         self._executor = executor
         self._sink = sink
@@ -95,7 +95,7 @@ class TensorrtLlmEngine:
             self._sink.failed(request.request_id, coded(str(exc)))
 
     def cancel(self, request_id: int) -> None:
-        """The executor sends a last, empty result when the request's resources are free."""
+        """Cancel. The executor sends a last, empty result when the request's resources are free."""
         with self._lock:
             executor_id = self._executor_ids.get(request_id)
             if executor_id is None:
@@ -104,7 +104,7 @@ class TensorrtLlmEngine:
             self._executor.cancel_request(executor_id)
 
     def statistics(self) -> Statistics:
-        """Of the last iteration. There are no iterations without requests."""
+        """Return those of the last iteration. There are no iterations without requests."""
         latest = [] if self._is_closed else self._executor.get_latest_iteration_stats()
         if latest:
             self._gauges = gauges(latest[-1])
@@ -234,7 +234,7 @@ def follow(engine_dir: Path, options: Mapping[str, str]) -> None:
 
 
 def _open_executor(engine_dir: Path, options: Options, compiled: CompiledConfig) -> tuple[Any, Any]:
-    """The bindings and an executor. Each rank makes one; this returns when all ranks have."""
+    """Make the bindings and an executor. Each rank makes one; this returns when all ranks have."""
     try:
         from tensorrt_llm.bindings import executor as bindings
 

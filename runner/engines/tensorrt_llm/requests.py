@@ -24,7 +24,7 @@ _LOST_DEVICE = re.compile(r"CUDA (runtime |driver )?error|cudaError|NCCL error|i
 
 
 def check(request: Submit, ready: Ready, prompt_limit: int, max_beam_width: int) -> None:
-    """The checks before a request is given to the executor. Raises E1002, E1103 or E1104."""
+    """Check a request before it is given to the executor. Raises E1002, E1103 or E1104."""
     prompt_tokens = len(request.input_ids)
     if prompt_tokens > prompt_limit:
         raise PromptTooLong(prompt_tokens=prompt_tokens, max_input_tokens=prompt_limit)
@@ -50,7 +50,7 @@ def check(request: Submit, ready: Ready, prompt_limit: int, max_beam_width: int)
 
 
 def executor_request(bindings: Any, request: Submit, *, reuses_blocks: bool = False) -> Any:
-    """Raises TypeError or RuntimeError of the bindings for an invalid value."""
+    """Make the request. Raises TypeError or RuntimeError of the bindings for an invalid value."""
     is_beam_search = request.sampling.beam_width > 1
     return bindings.Request(
         request.input_ids,
@@ -145,7 +145,7 @@ def _tensor_arguments(bindings: Any, request: Submit) -> dict[str, Any]:
 
 
 def _torch(tensor: Tensor) -> Any:
-    """A torch tensor that owns its memory."""
+    """Return a torch tensor that owns its memory."""
     import numpy as np
     import torch
 
@@ -164,11 +164,11 @@ def coded(text: str) -> CodedError:
 
 
 def is_device_lost(text: str) -> bool:
-    """Whether the device can't compute anything any more."""
+    """Return True if the device can't compute anything any more."""
     return _LOST_DEVICE.search(text) is not None
 
 
 def sentence(text: str) -> str:
-    """The library's message without its prefixes, source places and stack."""
+    """Return the library's message without its prefixes, source places and stack."""
     first = _PLACE.sub("", _PREFIX.sub("", text)).strip().splitlines()
     return first[0] if first else "no reason given"

@@ -43,7 +43,7 @@ def _integers(text: str) -> list[int]:
 
 
 def _choices(text: str) -> list[list[int]]:
-    """``{0, 0}, {0, 1}``."""
+    """Parse a text such as ``{0, 0}, {0, 1}``."""
     try:
         choices = json.loads(f"[{text.replace('{', '[').replace('}', ']')}]")
     except ValueError:
@@ -128,7 +128,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
 
 
 def is_chunked(options: Options, compiled: CompiledConfig) -> bool:
-    """Whether long prompts are processed in chunks, between steps of other requests.
+    """Return True if long prompts are processed in chunks, between steps of other requests.
 
     NOTE: always passed to the executor, because the library's defaults differ: on in C++ (for engines built
     for it), off in its Python bindings.
@@ -167,7 +167,7 @@ def executor_config(bindings: Any, options: Options, compiled: CompiledConfig) -
 
 
 def _given(options: Options, arguments: Mapping[str, str]) -> dict[str, Any]:
-    """The options that were given, by the library's names. Others keep the library's own default."""
+    """Return the options that were given, by the library's names. Others keep the library's own default."""
     return {argument: options[name] for name, argument in arguments.items() if name in options}
 
 

@@ -51,7 +51,7 @@ class TransformersEngine:
             self._guides.submit(request.guide, partial(self._submit_guided, request), is_wanted)
 
     def _submit_guided(self, request: Submit, answer: Follower | CodedError | None) -> None:
-        """Called when the request's guide is compiled, or is invalid."""
+        """Submit a request once its guide is compiled, or is invalid."""
         with self._lock:
             is_wanted = request.request_id in self._compiling
             self._compiling.discard(request.request_id)

@@ -29,7 +29,7 @@ _NO_END_ID = -1
 
 
 def needs_chosen_after(model: PreTrainedModel) -> bool:
-    """Whether tokens are chosen after the library's step (``ChoosingRunner``), because of CUDA graphs."""
+    """Return True if tokens are chosen after the library's step (``ChoosingRunner``): CUDA graphs."""
     return bool(model.device.type != "cpu")
 
 
@@ -67,7 +67,7 @@ class Batching:
 
     @property
     def max_sequence_tokens(self) -> int:
-        """The longest sequence that fits the cache by itself."""
+        """Return the length of the longest sequence that fits the cache by itself."""
         return int(infer_max_single_request_tokens(self._processor.cache))
 
     def start(self) -> None:
@@ -93,13 +93,13 @@ class Batching:
             self._manager.cancel_request(str(request_id))
 
     def counts(self) -> tuple[int, int]:
-        """The number of active requests, which hold cache, and of waiting ones."""
+        """Return the number of active requests, which hold cache, and of waiting ones."""
         scheduler = self._processor.scheduler
         queued = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
         return len(scheduler.active_requests), queued
 
     def cache_used(self) -> float:
-        """The share of the cache, 0..1, that requests hold, without the prefixes of finished requests."""
+        """Return the share of the cache, 0..1, that requests hold, without prefixes of finished ones."""
         cache = self._processor.cache
         kept_bytes = sum(
             len(allocator.ledger.cached_blocks) * allocator.bytes_per_block

@@ -105,7 +105,7 @@ class EmbeddingEngine:
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _embed(self, inputs: Sequence[list[int]]) -> torch.Tensor:
-        """The vectors of all inputs: 32-bit floats on the CPU."""
+        """Return the vectors of all inputs: 32-bit floats on the CPU."""
         device = self._model.device
         lengths = torch.tensor([len(ids) for ids in inputs])
         longest = int(lengths.max())
@@ -117,7 +117,7 @@ class EmbeddingEngine:
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
-    """A vector for each row of ``hidden`` [inputs, tokens, size]; ``mask`` is False where it is padded."""
+    """Return a vector for each row of ``hidden`` [inputs, tokens, size]; ``mask`` is False at padding."""
     lengths = mask.sum(1)
     if pooling.mode == "cls":
         vectors = hidden[:, 0]

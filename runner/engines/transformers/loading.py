@@ -36,7 +36,7 @@ def load_model(engine_dir: Path, options: Options) -> PreTrainedModel:
 
 
 def read_model(kind: Any, engine_dir: Path, options: Options) -> PreTrainedModel:
-    """The model by the library's class ``kind``."""
+    """Load the model by the library's class ``kind``."""
     transformers_logging.disable_progress_bar()
     # The library logs sizes, seeds and hints about attention at every start.
     logging.getLogger(_LIBRARY_LOGGER).setLevel(logging.WARNING)
@@ -56,7 +56,7 @@ def read_model(kind: Any, engine_dir: Path, options: Options) -> PreTrainedModel
 
 
 def placed(model: PreTrainedModel, options: Options) -> PreTrainedModel:
-    """The model on its device."""
+    """Load the model on its device."""
     if not options.is_cpu:
         return model.to(options.device)
     if model.get_memory_footprint() <= _ONE_THREAD_WEIGHT_BYTES:

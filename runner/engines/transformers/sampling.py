@@ -39,7 +39,7 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
     ignored_kwargs: tuple[str, ...] = ()
 
     def __init__(self, running: Mapping[str, Sequence], *, is_deferred: bool = False) -> None:
-        """``is_deferred``: the call by the library only keeps the scores in ``seen``."""
+        """Initialize. ``is_deferred``: the call by the library only keeps the scores in ``seen``."""
         self._running = running
         self._is_deferred = is_deferred
         self._rows: list[Sequence] = []
@@ -48,7 +48,7 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
 
     @property
     def count(self) -> int:
-        """The number of requests with a new token in this step."""
+        """Return the number of requests with a new token in this step."""
         return len(self._rows)
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
@@ -72,7 +72,7 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         return self.choose(scores)
 
     def is_choosing(self) -> bool:
-        """Whether any request of this step wants another token than the most probable one."""
+        """Return True if any request of this step wants another token than the most probable one."""
         return any(
             not sequence.request.sampling.is_greedy
             or _has_penalties(sequence.request.sampling)
@@ -84,7 +84,7 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         )
 
     def choose(self, scores: torch.Tensor) -> torch.Tensor:
-        """``scores``, changed so that the largest score of each row is that of its token."""
+        """Change ``scores`` so that the largest score of each row is that of its token."""
         seen = {
             row: scores[row].log_softmax(-1)
             for row, sequence in enumerate(self._rows)
@@ -161,7 +161,7 @@ def _forbid(scores: torch.Tensor, tokens_per_row: list[list[int]]) -> None:
 
 
 def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
-    """One token id per row of ``scores`` [rows, vocabulary], by the sampling of that row's sequence."""
+    """Choose one token id per row of ``scores`` [rows, vocabulary], by that row's sampling."""
     samplings = [sequence.request.sampling for sequence in sequences]
     temperature = scores.new_tensor([[sampling.temperature] for sampling in samplings])
     # The maximum goes first: a tiny temperature then gives 0 and -inf, never inf - inf.
@@ -183,7 +183,7 @@ def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
 
 
 def _truncate(logits: torch.Tensor, samplings: list[Sampling]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The candidates' logits, -inf for those that top_k or top_p leave out, and their token ids.
+    """Return the candidates' logits, -inf for those that top_k or top_p leave out, and their token ids.
 
     First top_k; then top_p keeps the smallest number of the most probable candidates, at least one, that
     together have this share of the remaining probability. Logits are at most 0.
@@ -214,7 +214,7 @@ def _truncate(logits: torch.Tensor, samplings: list[Sampling]) -> tuple[torch.Te
 
 
 def _key(sequence: Sequence) -> int:
-    """64 bits, as a signed integer, from the sequence's seed and the position of the token to draw."""
+    """Hash the sequence's seed and the position of the token to draw into a signed integer of 64 bits."""
     text = struct.pack("<QQ", sequence.seed & _MASK_64, sequence.num_generated)
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
 

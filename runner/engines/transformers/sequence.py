@@ -22,7 +22,7 @@ class Sequence:
     """A running request. ``tokens`` are prompt and output together."""
 
     def __init__(self, request: Submit, follower: Follower | None = None) -> None:
-        """``follower``: of the request's guide."""
+        """Initialize. ``follower``: of the request's guide."""
         self.request = request
         self.follower = follower
         self.error: CodedError | None = None
@@ -37,7 +37,7 @@ class Sequence:
         self._stop_words = Words(request.stop_words)
         self._bad_words = Words(request.bad_words)
         self.log_probs: list[TokenLogProb] = []
-        """Of tokens that are chosen but not delivered yet, if the request asks for log probabilities."""
+        """Log probabilities of tokens that are chosen but not delivered yet, if the request asks for them."""
 
     @property
     def num_generated(self) -> int:
@@ -59,7 +59,7 @@ class Sequence:
             self.finish_reason = "length"
 
     def forbidden(self) -> list[int]:
-        """The tokens that must not come next.
+        """Return the tokens that must not come next.
 
         A bad word may begin in the prompt, as in TensorRT-LLM; a stop word is found only in the output.
         Before ``min_tokens`` are generated, tokens that would end generation are forbidden.
@@ -73,7 +73,7 @@ class Sequence:
         return tokens if self.request.end_id is None else [*tokens, self.request.end_id]
 
     def guided(self, vocab_size: int) -> Mask:
-        """The tokens that may come next, [vocab_size]: by the guide, and by ``forbidden``.
+        """Return the tokens that may come next, [vocab_size]: by the guide, and by ``forbidden``.
 
         If these leave no token, ``min_tokens`` is ignored. Raises GuideFailed.
         """

@@ -67,7 +67,7 @@ _PARSERS: dict[str, Parser] = {
 def batching_config(
     options: Options, model: PretrainedConfig, dtype: torch.dtype, weight_bytes: int
 ) -> ContinuousBatchingConfig:
-    """The library's settings. ``model`` is the text model's configuration, ``dtype`` the cache's."""
+    """Make the library's settings. ``model`` is the text model's configuration, ``dtype`` the cache's."""
     # NOTE: see ``SamplingProcessor`` for why asynchronous batching stays off.
     config = ContinuousBatchingConfig(max_requests_per_batch=options.max_batch_size, use_async_batching=False)
     if not options.is_cpu:
@@ -97,7 +97,7 @@ def batching_config(
 
 
 def _bytes_per_token(model: PretrainedConfig, dtype: torch.dtype) -> int:
-    """A token's keys and values in all layers."""
+    """Return the bytes of a token's keys and values in all layers."""
     head_size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
     num_heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
     return int(dtype.itemsize * 2 * model.num_hidden_layers * num_heads * head_size)

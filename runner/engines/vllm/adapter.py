@@ -50,7 +50,7 @@ def prepare(options: Mapping[str, str]) -> None:
 
 
 def _import() -> None:
-    """In a thread: meanwhile the engine arrives, and its arguments and its tokenizer are read."""
+    """Import in a thread: meanwhile the engine arrives, and its arguments and its tokenizer are read."""
     with suppress(Exception), without_tool_servers():  # A failure shows when the engine is loaded.
         importlib.import_module("runner.engines.vllm.client")
 
@@ -95,7 +95,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
 
 
 def _open_guides(engine_dir: Path) -> "GuideCompiler | None":
-    """In a thread, while the core loads the model."""
+    """Open the guides in a thread, while the core loads the model."""
     from runner.engines.guides.compile import open_guides
 
     return open_guides(engine_dir)

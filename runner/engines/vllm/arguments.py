@@ -85,7 +85,7 @@ def prepare_import(cache_dir: str | None) -> None:
 
 
 def _compiled_folder(cache_dir: Path) -> Path:
-    """Where compiled code of a cache at this path is kept.
+    """Return where compiled code of a cache at this path is kept.
 
     NOTE: vLLM's graphs and Triton's kernels hold the paths of their files. vLLM does not start with graphs
     that were moved (vllm-project/vllm#52154), so a cache at another path begins anew.
@@ -95,7 +95,7 @@ def _compiled_folder(cache_dir: Path) -> Path:
 
 @cache
 def guide_end_id(engine_dir: Path) -> int | None:
-    """The token that ends a guided output in vLLM: the tokenizer's own. None: guides are not supported."""
+    """Return the token that ends a guided output in vLLM: the tokenizer's own. None: no guides."""
     if not (engine_dir / "tokenizer.json").is_file():
         return None
     return tokenizer_end_id(engine_dir, Tokenizer.from_file(str(engine_dir / "tokenizer.json")))

@@ -53,12 +53,12 @@ class Client(SyncMPClient):  # type: ignore[misc]
         self.outputs_queue.put_nowait(RuntimeError(_KILLED))
 
     def death_reason(self, error: Exception) -> str:
-        """The first exception in the engine core's log, else ``error``, which reached the client."""
+        """Return the first exception in the engine core's log, else ``error``, which reached the client."""
         return _one_line(self._root_cause.first() or (_KILLED if self._is_shut_down else str(error)))
 
 
 def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> VllmConfig:
-    """vLLM's configuration. Raises VllmArgumentsRefused."""
+    """Make vLLM's configuration. Raises VllmArgumentsRefused."""
     environment = dict(os.environ)
     try:
         if pooling is not None:

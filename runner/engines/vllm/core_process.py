@@ -44,7 +44,7 @@ class CoreProcess(SpawnProcess):
         self._sender = sender
 
     def make(self, target: Any, name: str, kwargs: dict[str, Any]) -> SpawnProcess:
-        """The process that vLLM asks for: this one, unless it has to be another."""
+        """Return the process that vLLM asks for: this one, unless it has to be another."""
         is_bound = kwargs["vllm_config"].parallel_config.numa_bind
         if self._sender.closed or name != _NAME or is_bound or kwargs["tensor_queue"] is not None:
             return SpawnProcess(target=target, name=name, kwargs=kwargs)

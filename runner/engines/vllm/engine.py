@@ -54,7 +54,7 @@ class VllmEngine:
         """The token at which vLLM ends guided outputs."""
         self._pooling = pooling
         self._running: dict[str, Running] = {}
-        """By vLLM's request id. The code that removes a request reports its end, so only once."""
+        """Requests by vLLM's id. The code that removes a request reports its end, so only once."""
         self._statistics = Statistics(active=0, queued=0, cache_used=0.0)
         self._aborted: list[str] = []
         self._wake = threading.Condition()

@@ -59,7 +59,7 @@ def core_request(
     guide_end_id: int | None = None,
     pooling: Pooling | None = None,
 ) -> EngineCoreRequest:
-    """The engine core's request, without its guide. ``request`` is checked. If guided, it also ends at
+    """Make the engine core's request, without its guide. ``request`` is checked. If guided, it also ends at
     ``guide_end_id``."""
     return EngineCoreRequest(
         request_id=str(request.request_id),
@@ -118,7 +118,7 @@ def _choice(sampling: Sampling) -> dict[str, float | int | None]:
 
 
 def token_log_probs(lists: LogprobsLists, count: int) -> list[TokenLogProb]:
-    """Of a step's first ``count`` tokens: a row has the chosen token first, then the most likely ones."""
+    """Return those of a step's first ``count`` tokens: in a row the chosen token, then the likeliest."""
     ids, values = lists.logprob_token_ids[:count].tolist(), lists.logprobs[:count].tolist()
     return [
         TokenLogProb(row[0], list(zip(row_ids[1:], row[1:], strict=True)))
@@ -165,7 +165,7 @@ class Running:
         self._tokens: list[int] = []
 
     def take(self, new: list[int]) -> tuple[list[int], bool]:
-        """The new tokens up to a stop word of several tokens, and whether there was one.
+        """Return the new tokens up to a stop word of several tokens, and whether there was one.
 
         Before ``min_tokens`` are generated such a word has no effect, because vLLM can't forbid sequences.
         """
@@ -178,7 +178,7 @@ class Running:
         return new, False
 
     def reason(self, output: EngineCoreOutput) -> messages.FinishReason | None:
-        """The finish reason; None for an error of vLLM."""
+        """Return the finish reason; None for an error of vLLM."""
         match output.finish_reason:
             case FinishReason.LENGTH:
                 return "length"
@@ -197,7 +197,7 @@ class Adapters:
         }
 
     def find(self, name: str | None) -> LoRARequest | None:
-        """vLLM's request for the adapter. Raises InvalidTensor for one that the engine does not have."""
+        """Make vLLM's request for the adapter. Raises InvalidTensor for one that the engine lacks."""
         if not name:
             return None
         if name not in self._requests:

@@ -19,7 +19,7 @@ class RootCause:
         os.environ[_VARIABLE] = f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def first(self) -> str:
-        """The first since ``clear``; empty if none was logged."""
+        """Return the first since ``clear``; empty if none was logged."""
         text = os.pread(self._descriptor, _MOST_BYTES, self._cleared_bytes).decode(errors="replace")
         return text.split("\0")[0]
 
@@ -40,6 +40,6 @@ class _Writer(logging.Handler):
 
 
 def write_root_cause() -> None:
-    """In each process of vLLM, once it has set up its logging: exceptions go to the client's file, too."""
+    """Let exceptions go to the client's file, too, in each process of vLLM once its logging is set up."""
     if path := os.environ.get(_VARIABLE):
         logging.getLogger("vllm").addHandler(_Writer(path))
