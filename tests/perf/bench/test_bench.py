@@ -89,35 +89,23 @@ def test_cpu_time_is_that_of_the_session() -> None:
     assert not cpu_s_by_role(process.pid)
 
 
-@pytest.mark.parametrize(
-    ("row", "verdict"),
-    [
+def test_a_row_is_kept_within_its_limit_and_with_nothing_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row, verdict in (
         (Row("a", 98.0, 98.0, at_least=True), "pass"),
         (Row("a", 97.9, 98.0, at_least=True), "**FAIL**"),
         (Row("a", 99.0, 98.0, at_least=True, not_served=1), "**FAIL**"),
-        (Row("a", 3.0, 3.0, " ms"), "pass"),
         (Row("a", 3.1, 3.0, " ms"), "**FAIL**"),
         (Row("a", 3.1, None, " ms"), ""),
         (Row("a", 3.1, None, " ms", not_served=1), "**FAIL**"),
-    ],
-)
-def test_a_row_is_kept_within_its_limit_and_with_nothing_lost(row: Row, verdict: str) -> None:
-    assert cells(budget_table([row]), "a")[-1] == verdict
+    ):
+        assert cells(budget_table([row]), "a")[-1] == verdict
+    absolute = Row("a", 97.0, 98.0, at_least=True, is_absolute=True)
+    for name, verdict in (("Intel(R) Xeon(R) @ 2.10GHz, 2 CPUs", "**FAIL**"), ("AMD EPYC, 2 CPUs", "")):
+        monkeypatch.setattr("perf.bench.row.machine", lambda name=name: name)
+        assert cells(budget_table([absolute]), "a") == [">= 98", "97.0", "0", verdict]
 
 
-@pytest.mark.parametrize(
-    ("name", "verdict"),
-    [("Intel(R) Xeon(R) Processor @ 2.10GHz, 2 CPUs, 24 GiB", "**FAIL**"), ("AMD EPYC, 2 CPUs", "")],
-)
-def test_an_absolute_limit_is_judged_on_the_machine_that_it_is_for(
-    name: str, verdict: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("perf.bench.row.machine", lambda: name)
-    row = Row("a", 97.0, 98.0, at_least=True, is_absolute=True)
-    assert cells(budget_table([row]), "a") == [">= 98", "97.0", "0", verdict]
-
-
-@pytest.mark.parametrize("carried", [3, 7.5, 40, 64, 100, 300])
+@pytest.mark.parametrize("carried", [3, 7.5, 64, 300, 10_000])
 def test_the_capacity_is_found_where_the_pace_falls(carried: float) -> None:
     asked = []
 
@@ -126,13 +114,8 @@ def test_the_capacity_is_found_where_the_pace_falls(carried: float) -> None:
         return min(1.0, 1.0 - 0.03 * math.log2(streams / carried + 1e-9) - 0.03)
 
     found = capacity(pace)
-    assert found == pytest.approx(0 if carried < 4 else carried, rel=0.35)
+    assert found == pytest.approx(0 if carried < 4 else min(carried, 512), rel=0.35)
     assert len(asked) == len(set(asked)) <= 6
-
-
-def test_the_capacity_is_at_most_what_was_tried() -> None:
-    assert capacity(lambda streams: 1.0) == 512
-    assert capacity(lambda streams: 0.5) == 0
 
 
 @pytest.mark.slow

@@ -9,26 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from errors.requests import InvalidInput
-from perf.load.statistics import concurrency, concurrency_steps, distribution, is_good, parse_slo
+from perf.load.statistics import concurrency, distribution, is_good, parse_slo
 from tests.perf.load.records import record
 
-values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
 spans = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), min_size=1, max_size=20)
-
-
-@given(values)
-def test_a_distribution_is_what_the_standard_library_says(numbers: list[float]) -> None:
-    found = distribution(numbers)
-    assert found is not None
-    assert found.count == len(numbers)
-    assert found.mean == pytest.approx(statistics.fmean(numbers), abs=1e-6)
-    assert found.std == pytest.approx(statistics.pstdev(numbers), abs=1e-5)
-    assert (found.min, found.max) == (min(numbers), max(numbers))
-    assert found.p50 == pytest.approx(statistics.median(numbers), abs=1e-9)
-    if len(numbers) > 1:  # Percentiles are interpolated between neighbours.
-        expected = statistics.quantiles(numbers, n=100, method="inclusive")
-        assert found.p90 == pytest.approx(expected[89], abs=1e-6)
-        assert found.p99 == pytest.approx(expected[98], abs=1e-6)
 
 
 def test_nothing_has_no_distribution_and_no_request_no_concurrency() -> None:
@@ -48,14 +32,6 @@ def test_concurrency_is_exact(requests: list[tuple[int, int]]) -> None:
     assert levels.count(found.mode) == max(map(levels.count, levels))
     assert min(statistics.median_low(levels), statistics.median_high(levels)) <= found.median
     assert found.median <= statistics.median_high(levels)
-
-
-def test_concurrency_of_one_batch_after_another() -> None:
-    records = [record(start, start + 2) for start in (0, 3) for _ in range(24)]
-    found = concurrency(records)
-    assert (found.mode, found.median, found.max, found.min) == (24, 24, 24, 0)
-    assert found.mean == pytest.approx(24 * 4 / 5)
-    assert concurrency_steps(records) == [(0.0, 0), (0, 24), (2, 0), (3, 24), (5, 0)]
 
 
 def test_latencies_count_from_when_a_request_was_to_be_sent() -> None:

@@ -91,13 +91,6 @@ def test_a_server_is_compared_with_the_reference_within_each_round() -> None:
     assert (speed, front) == ("0.90", "2.22")
 
 
-def test_a_row_has_medians_of_the_rounds_and_cpu_with_and_without_the_core() -> None:
-    found = cells(report(ROWS[3:6], "b"), "b")
-    assert found[1:5] == ["450", "1.0", "100/100/100", "150/190/199"]
-    assert found[6:10] == ["6.667", "4.444", "3000.00", "2000.00"]
-    assert found[11] == "3"  # Not served, in all rounds.
-
-
 def test_prompts_have_the_lengths_asked_for_and_share_their_beginning() -> None:
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     workload = Workload(1, 1, (40, 60), (3, 9), shared_tokens=20)
