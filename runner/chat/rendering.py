@@ -35,6 +35,8 @@ _MOST_KEPT = 1000
 """Shapes of chats, and roles."""
 _MOST_TRIED = 8000
 """Messages of one chat in all arrangements that are tried: a template writes them in 0.1 s."""
+_SHORT = 40
+"""Messages of a chat of which many arrangements are tried."""
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
@@ -132,21 +134,27 @@ class ChatProgram:
         return self._known_roles[role]
 
     def _arranged_for(self, chat: list[Message], message: Render) -> list[Message] | None:
-        """The first arrangement of which the template writes every message. None if there is none.
-
-        It depends on nothing of the texts, so it is found with other, short ones, once for all such chats.
-        """
+        """Return the first arrangement of which the template writes every message. None if there is none."""
         variables = dict(message.own)
         if not message.given.get("tools"):
             variables["tools"] = None
+        steps = self._steps_for(chat, variables)
+        return None if steps is None else arranged(chat, steps)
+
+    def _steps_for(self, chat: list[Message], variables: dict[str, Any]) -> Steps | None:
+        """Find the steps with short texts, on which they do not depend, once for all chats of the shape."""
         key = sha256(repr((shape_of(chat), variables)).encode()).digest()
         if key not in self._steps:
             if len(self._steps) > _MOST_KEPT:
                 self._steps.clear()
-            tried = islice(arrangements(with_words(chat)), max(_MOST_TRIED // len(chat), 2))
-            self._steps[key] = next((steps for steps, made in tried if self._writes(made, variables)), None)
-        steps = self._steps[key]
-        return None if steps is None else arranged(chat, steps)
+            words = with_words(chat)
+            tried = islice(arrangements(words), max(_MOST_TRIED // len(chat), 2))
+            found = next((steps for steps, made in tried if self._writes(made, variables)), None)
+            if found is None and len(chat) > _SHORT:  # Few were tried: its beginning may need the same.
+                steps = self._steps_for(chat[:_SHORT], variables)
+                found = steps if steps and self._writes(arranged(words, steps), variables) else None
+            self._steps[key] = found
+        return self._steps[key]
 
     def _writes(self, chat: list[Message], variables: dict[str, Any]) -> bool:
         text = self._probe(self._form.given(chat), **variables)

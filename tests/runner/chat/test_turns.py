@@ -99,6 +99,11 @@ def test_a_strict_template_gets_the_turns_that_it_takes() -> None:
     assert rendered(program, shaped("uctu")).endswith(f"[result]{text[2]}\n\n{text[3]}")
 
 
+def test_a_long_chat_is_arranged_as_its_beginning_is() -> None:
+    chat = shaped("s" + "uuctuadua" * 300)
+    assert rendered(program_of(STRICT), chat).count("[user]") == 600
+
+
 def test_each_result_follows_its_call_where_a_turn_has_one_call() -> None:
     chat = shaped("uptt")
     assert rendered(program_of(CALLS_ALONE), [*chat[:2], chat[3], chat[2]]).split("[tool]") == [
