@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import secrets
 import socket
 from typing import NamedTuple
 
@@ -55,12 +56,16 @@ def check_ports_free(*listeners: Listener) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nothing listens on, for now."""
-    probes = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+    """Return ports of loopback that nothing listens on, for now.
+
+    The kernel gives none of them to another process by itself, as it does with those from 32,768 on.
+    """
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = 10_000 + secrets.randbelow(22_768)
+        if Listener(LOOPBACK, port, "a probe", "").is_free():
+            ports.add(port)
+    return list(ports)
 
 
 class TritonPorts(BaseModel):
