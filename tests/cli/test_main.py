@@ -59,13 +59,15 @@ def build_paced(tar: Path) -> Result:
 
 
 @pytest.mark.parametrize("command", ["inspect", "serve"])
-def test_an_engine_that_is_not_there_is_e1301_and_exit_2(command: str, tmp_path: Path) -> None:
-    missing = tmp_path / "none.tar"
-    result = cog_triton(command, str(missing))
+def test_an_engine_that_is_not_there_is_e1301_and_exit_2(
+    command: str, tmp_path: Path, free_ports: list[int]
+) -> None:
+    missing, ports = tmp_path / "none.tar", dict(zip(PORTS, map(str, free_ports), strict=False))
+    result = cog_triton(command, str(missing), **ports)
     assert result.returncode == 2
     assert str(missing) in one_coded_line(result, "E1301")
     missing.symlink_to(missing)
-    assert str(missing) in one_coded_line(cog_triton(command, str(missing)), "E1301")
+    assert str(missing) in one_coded_line(cog_triton(command, str(missing), **ports), "E1301")
 
 
 def test_a_dry_run_shows_the_steps_and_builds_nothing(tmp_path: Path) -> None:
