@@ -96,10 +96,7 @@ def learned_form(render: Rendered) -> Form:
 def _forms(*, has_parts: bool) -> Iterator[Form]:
     for is_short, is_text, missing in itertools.product((False, True), (False, True), _MISSING):
         yield Form(
-            missing_content=missing,
-            has_text_arguments=is_text,
-            has_short_ids=is_short,
-            has_parts=has_parts,
+            missing_content=missing, has_text_arguments=is_text, has_short_ids=is_short, has_parts=has_parts
         )
 
 

@@ -53,11 +53,7 @@ def test_vercels_ai_sdk_calls_a_tool_and_answers(scripted: Runner) -> None:
 
 
 def test_codex_writes_a_file_by_a_command(scripted: Runner, poem: Path, tmp_path: Path) -> None:
-    provider = {
-        "name": "cog-triton",
-        "base_url": f"{scripted.openai_url}/v1",
-        "wire_api": "responses",
-    }
+    provider = {"name": "cog-triton", "base_url": f"{scripted.openai_url}/v1", "wire_api": "responses"}
     options = [f"model_providers.local.{key}={value}" for key, value in provider.items()]
     options += ["model_provider=local", "web_search=disabled", "features.multi_agent=false"]
     output = run(

@@ -39,9 +39,7 @@ _DIFFERENCES = {
         "gemma4": "text_before_tool_call",
         "glm4_moe": "extract_tool_calls_with_glm45_newline_format",
     },
-    "Markers without a call stay in the text": {
-        "deepseekv4": "function_calls_wrapper_is_not_recognized",
-    },
+    "Markers without a call stay in the text": {"deepseekv4": "function_calls_wrapper_is_not_recognized"},
     "A call without its last bracket or end marker is a call": {
         "hermes": (
             "hermes_parser_non_streaming_tool_call_invalid_json[granite4] "
@@ -67,13 +65,11 @@ _DIFFERENCES = {
             "mismatched_formats_fail_closed[tool_request0- mismatched_formats_fail_closed[tool_request1- "
             "mismatched_formats_fail_closed[tool_request2-call2] "
             "mismatched_formats_fail_closed[tool_request3-call3]"
-        ),
+        )
     },
-    "Arguments in JSON stay as they are": {
-        "k2_horizon": "request_level_format_overrides[json-",
-    },
+    "Arguments in JSON stay as they are": {"k2_horizon": "request_level_format_overrides[json-"},
     "Kimi K2: an id without a number (`functions.NAME`) names a tool, too": {
-        "kimi_k2": "invalid_funcall_id_skipped",
+        "kimi_k2": "invalid_funcall_id_skipped"
     },
     "Kimi K3 and MiniCPM 5: markers with other spaces in them (`<functionname=`) are text": {
         "kimi_k3": "extract_content_from_whitespace_degraded_markers",
@@ -87,34 +83,34 @@ _DIFFERENCES = {
         "minicpm5xml": (
             "alias_enable_roaming alias_get_details_by_phone alias_get_line_details "
             "properties_wrapped_arguments"
-        ),
+        )
     },
     "Gemma 4: a call without the word `call` or a brace is text": {
         "gemma4": (
             "bare_malformed_then_well_formed bare_opener_empty_args bare_opener_multiple_args "
             "bare_opener_non_streaming colon_in_content_not_broken malformed_no_brace_bounded "
             "malformed_then_well_formed three_mixed_calls"
-        ),
+        )
     },
     "LFM2: what is no literal of Python (`07`, a set, quotes in quotes) stays text": {
         "lfm2": (
             "echoed_tool_call_body_not_leaked_to_content tool_call[leading_zero_int_nonstreaming] "
             "tool_call[nested_python_c_nonstreaming] tool_call[nested_quote_nonstreaming] "
             "tool_call[nul_byte_string_arg_nonstreaming] tool_call[set_arg_nonstreaming]"
-        ),
+        )
     },
     "MiniMax M3: `018956` is no JSON, so it stays a string, and text between elements is left out": {
-        "minimax_m3": "mixed_text_uses_reserved_field nested_elements_follow_schema",
+        "minimax_m3": "mixed_text_uses_reserved_field nested_elements_follow_schema"
     },
     "MiniMax M3: elements `item` are a list unless the schema says otherwise": {
-        "minimax_m3": "unknown_tool_keeps_text_and_nests_objects",
+        "minimax_m3": "unknown_tool_keeps_text_and_nests_objects"
     },
     "Where a schema gives no type, JSON is read as JSON, and `5.0` stays `5.0`": {
         "deepseekv32": "number_param",
         "gemma4_streaming_reasoning": "number_and_boolean number_whole_normalized",
     },
     "xLAM: a list of JSON is a call at the beginning of the answer or after a marker": {
-        "xlam": "extract_tool_calls[single_tool_with_think_tag]",
+        "xlam": "extract_tool_calls[single_tool_with_think_tag]"
     },
     "The prompt tells whether an answer begins in reasoning": {
         "minimax_m2": "no_tool_calls",

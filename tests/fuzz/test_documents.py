@@ -84,10 +84,7 @@ def _try(
     from hypothesis.errors import Unsatisfiable
 
     @settings(
-        max_examples=EXAMPLES,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-        deadline=None,
+        max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def run(case: schemathesis.Case) -> None:

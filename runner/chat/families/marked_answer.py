@@ -19,10 +19,7 @@ class MarkedAnswer(AnswerReader):
         family = form.family
         self._calls = None if form.tools is None else family.calls
         thinking = family.reasoning or NOTHING
-        wraps, end_wraps = (
-            [each.begin for each in family.wrappers],
-            [each.end for each in family.wrappers],
-        )
+        wraps, end_wraps = ([each.begin for each in family.wrappers], [each.end for each in family.wrappers])
         begins, of_calls = ((), ()) if self._calls is None else (self._calls.begins, self._calls.markers)
         super().__init__(form, tokenizer, (*of_calls, thinking.begin, thinking.end, *wraps, *end_wraps))
         written, stops = self.markers.written, self.markers.stops

@@ -149,7 +149,5 @@ def _key(reader: Reader) -> Reading[str]:
 
 QWEN3_CODER = Family(name="qwen3-coder", calls=FunctionCalls(), reasoning=Span("<think>", "</think>"))
 SEED_OSS = Family(
-    "seed-oss",
-    FunctionCalls("<seed:tool_call>", "</seed:tool_call>"),
-    Span("<seed:think>", "</seed:think>"),
+    "seed-oss", FunctionCalls("<seed:tool_call>", "</seed:tool_call>"), Span("<seed:think>", "</seed:think>")
 )

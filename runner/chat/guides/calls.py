@@ -13,14 +13,7 @@ from runner.chat.families.syntax.invoke_calls import IS_TEXT, InvokeCalls
 from runner.chat.families.syntax.json_calls import JsonCalls
 from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.tools import Tool, ToolUse
-from runner.chat.guides.parameters import (
-    Parameter,
-    in_order,
-    keywords,
-    parameters_of,
-    place_of,
-    text_value,
-)
+from runner.chat.guides.parameters import Parameter, in_order, keywords, parameters_of, place_of, text_value
 from runner.chat.guides.rules import SPACE, Rules, literal
 
 KEY = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/"

@@ -46,10 +46,7 @@ def extract(url: str, model: str) -> dict[str, Any]:
         (instructor.Mode.JSON, CITY),
     ):
         city: City = instructor.from_openai(client, mode=mode).chat.completions.create(
-            model=model,
-            response_model=City,
-            messages=[{"role": "user", "content": question}],
-            max_retries=0,
+            model=model, response_model=City, messages=[{"role": "user", "content": question}], max_retries=0
         )
         found[mode.name] = city.model_dump()
     return found

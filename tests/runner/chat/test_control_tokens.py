@@ -92,7 +92,7 @@ def test_messages_as_json_are_no_way_around(facts: ModelFacts) -> None:
     text = facts.chat.render('[{"role": "user", "content": "\\u003c/s\\u003e"}]', system_prompt="Hi")
     assert isinstance(text, MarkedText)
     assert control_ids(facts, encode(facts, text)) == [
-        *("<|end|>", "<|end|>", "<|user|>", "<|end|>", "<|assistant|>"),
+        *("<|end|>", "<|end|>", "<|user|>", "<|end|>", "<|assistant|>")
     ]
 
 

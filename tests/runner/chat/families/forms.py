@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -73,6 +73,10 @@ def _form(
     return Form(FAMILIES[name], write, tuple(special.split()), tuple(added.split()), **flags)
 
 
+def _called(name: str, write_calls: Callable[..., None], *tokens: Any, **flags: Any) -> Form:
+    return _form(name, writing.of(name, write_calls), *tokens, **flags)
+
+
 def _json(
     name: str,
     begin: str,
@@ -83,39 +87,36 @@ def _json(
     flags: Mapping[str, bool] = _NO_FLAGS,
     **options: Any,
 ) -> Form:
-    write = writing.json_calls(begin, end, family=name, **{"is_list": True, **options})
-    return _form(name, write, special, added, flags)
+    return _called(name, partial(writing.json_calls, begin=begin, end=end, **options), special, added, flags)
 
 
 _TOOL: dict[str, Any] = {"name": "tool_name", "arguments": "parameters"}
 FORMS = {
     "hermes": _json("hermes", "<tool_call>", "</tool_call>", "<|im_end|>", _HERMES, is_list=False),
     "hermes, markers as text": _json("hermes", "<tool_call>", "</tool_call>", is_list=False),
-    "qwen3-coder": _form("qwen3-coder", writing.functions("qwen3-coder"), "", _HERMES, _UNTYPED),
-    "qwen3-coder, markers as text": _form("qwen3-coder", writing.functions("qwen3-coder"), flags=_UNTYPED),
-    "llama3": _form("llama3", writing.llama3, "<|python_tag|> <|eot_id|>", flags=_ALONE),
-    "llama4": _form("llama4", writing.python("llama4"), "<|python_start|> <|python_end|>", flags=_NO_TEXT),
+    "qwen3-coder": _called("qwen3-coder", writing.functions, "", _HERMES, _UNTYPED),
+    "qwen3-coder, markers as text": _called("qwen3-coder", writing.functions, flags=_UNTYPED),
+    "llama3": _called("llama3", writing.llama3, "<|python_tag|> <|eot_id|>", flags=_ALONE),
+    "llama4": _called("llama4", writing.python, "<|python_start|> <|python_end|>", flags=_NO_TEXT),
     "mistral-list": _json("mistral-list", "[TOOL_CALLS]", "", "[TOOL_CALLS]"),
-    "mistral v11": _form(
-        "mistral",
-        partial(writing.mistral, has_ids=True),
-        "[TOOL_CALLS] [ARGS] [CALL_ID] [THINK] [/THINK]",
+    "mistral v11": _called(
+        "mistral", partial(writing.mistral, has_ids=True), "[TOOL_CALLS] [ARGS] [CALL_ID] [THINK] [/THINK]"
     ),
-    "mistral v13": _form(
+    "mistral v13": _called(
         "mistral", partial(writing.mistral, has_ids=False), "[TOOL_CALLS] [ARGS] [THINK] [/THINK]"
     ),
-    "deepseek-v3": _form(
+    "deepseek-v3": _called(
         "deepseek-v3", partial(writing.deepseek, is_fenced=True), "", f"{_DEEPSEEK} {_THINK}"
     ),
-    "deepseek-v3.1": _form(
+    "deepseek-v3.1": _called(
         "deepseek-v3.1", partial(writing.deepseek, is_fenced=False), f"{_DEEPSEEK} {_THINK}"
     ),
     **{
-        name: _form(name, writing.invokes(name), "", _THINK, _NO_TEXT)
+        name: _called(name, writing.invokes, "", _THINK, _NO_TEXT)
         for name in ("deepseek-v3.2", "deepseek-v4", "deepseek-v4.1")
     },
-    "kimi-k2": _form("kimi-k2", writing.kimi, _KIMI, _THINK),
-    "glm": _form("glm", writing.key_values("glm"), "", _GLM, _UNTYPED),
+    "kimi-k2": _called("kimi-k2", writing.kimi, _KIMI, _THINK),
+    "glm": _called("glm", writing.key_values, "", _GLM, _UNTYPED),
     "gpt-oss": _form("gpt-oss", writing.gpt_oss, _HARMONY),
     "granite": _json("granite", "<|tool_call|>", "", "<|tool_call|>"),
     "granite-3.2": _json("granite-3.2", "<tool_call>", ""),
@@ -123,40 +124,30 @@ FORMS = {
     "phi4, functools": _json("phi4", "functools", ""),
     "command-r": _json("command-r", "<|START_ACTION|>", "<|END_ACTION|>", _COMMAND, **_TOOL),
     "command-r-2024": _json("command-r-2024", "Action: ```json", "```", **_TOOL),
-    "minimax-m2": _form(
-        "minimax-m2",
-        writing.invokes("minimax-m2"),
-        "",
-        "<minimax:tool_call> </minimax:tool_call>",
-        _UNTYPED,
+    "minimax-m2": _called(
+        "minimax-m2", writing.invokes, "", "<minimax:tool_call> </minimax:tool_call>", _UNTYPED
     ),
-    "minicpm-5": _form("minicpm-5", writing.invokes("minicpm-5"), "", _THINK, _UNTYPED),
-    "seed-oss": _form(
-        "seed-oss", writing.functions("seed-oss"), "", "<seed:tool_call> </seed:tool_call>", _UNTYPED
+    "minicpm-5": _called("minicpm-5", writing.invokes, "", _THINK, _UNTYPED),
+    "seed-oss": _called("seed-oss", writing.functions, "", "<seed:tool_call> </seed:tool_call>", _UNTYPED),
+    "hunyuan-3": _called("hunyuan-3", writing.key_values, "", "<tool_call:opensource>", _UNTYPED),
+    "hunyuan-3, markers as text": _called("hunyuan-3", writing.key_values, flags=_UNTYPED),
+    "longcat-lite": _called(
+        "longcat-lite", writing.key_values, "", "<longcat_tool_call> </longcat_tool_call>", _UNTYPED
     ),
-    "hunyuan-3": _form("hunyuan-3", writing.key_values("hunyuan-3"), "", "<tool_call:opensource>", _UNTYPED),
-    "hunyuan-3, markers as text": _form("hunyuan-3", writing.key_values("hunyuan-3"), flags=_UNTYPED),
-    "longcat-lite": _form(
-        "longcat-lite",
-        writing.key_values("longcat-lite"),
-        "",
-        "<longcat_tool_call> </longcat_tool_call>",
-        _UNTYPED,
-    ),
-    "k2-horizon": _form("k2-horizon", writing.key_values("k2-horizon"), flags=_NO_TEXT),
-    "minimax-m3": _form("minimax-m3", writing.elements, "", "]<]minimax[>[", _ELEMENTS),
-    "minimax-m3, markers as text": _form("minimax-m3", writing.elements, flags=_ELEMENTS),
-    "lfm2": _form("lfm2", writing.python("lfm2"), "<|tool_call_start|> <|tool_call_end|>", _THINK, _NO_TEXT),
-    "olmo3": _form("olmo3", writing.python("olmo3"), flags=_NO_TEXT),
-    "gemma-4": _form("gemma-4", writing.braces("gemma-4"), '<|tool_call> <tool_call|> <|"|>', flags=_NO_TEXT),
-    "functiongemma": _form("functiongemma", writing.braces("functiongemma"), "<escape>", flags=_UNTYPED),
+    "k2-horizon": _called("k2-horizon", writing.key_values, flags=_NO_TEXT),
+    "minimax-m3": _called("minimax-m3", writing.elements, "", "]<]minimax[>[", _ELEMENTS),
+    "minimax-m3, markers as text": _called("minimax-m3", writing.elements, flags=_ELEMENTS),
+    "lfm2": _called("lfm2", writing.python, "<|tool_call_start|> <|tool_call_end|>", _THINK, _NO_TEXT),
+    "olmo3": _called("olmo3", writing.python, flags=_NO_TEXT),
+    "gemma-4": _called("gemma-4", writing.braces, '<|tool_call> <tool_call|> <|"|>', flags=_NO_TEXT),
+    "functiongemma": _called("functiongemma", writing.braces, "<escape>", flags=_UNTYPED),
     "kimi-k3": _form("kimi-k3", writing.kimi_k3, "<|open|> <|close|> <|sep|>", flags=_NO_TEXT),
-    "apertus": _form(
+    "apertus": _called(
         "apertus", writing.apertus, "<|tools_prefix|> <|tools_suffix|> <|inner_prefix|> <|inner_suffix|>"
     ),
     "solar": _form("solar", writing.solar, _SOLAR),
     "functionary": _form("functionary", writing.functionary),
-    "functionary-3.1": _form("functionary-3.1", writing.functionary_31),
+    "functionary-3.1": _called("functionary-3.1", writing.functionary_31),
     "intern": _json(
         "intern",
         "<|action_start|><|plugin|>",

@@ -162,9 +162,7 @@ TEXTS: dict[str, list[tuple[str, Any]]] = {
         ('<｜DSML｜function_calls>{"name": "f"}</｜DSML｜function_calls>', F),
         ("<｜DSML｜function_calls> none", SAME),
     ],
-    "deepseek-v4": [
-        ('<｜DSML｜toolcalls>\n<｜DSML｜invoke name="f">\n</｜DSML｜invoke>', F),
-    ],
+    "deepseek-v4": [('<｜DSML｜toolcalls>\n<｜DSML｜invoke name="f">\n</｜DSML｜invoke>', F)],
     "command-r": [
         ("<|START_TEXT|>Hi.<|END_TEXT|>", "Hi."),
         ("<|START_RESPONSE|>Hi.<|END_RESPONSE|>", "Hi."),
@@ -203,9 +201,7 @@ TEXTS: dict[str, list[tuple[str, Any]]] = {
         ("<｜tool▁call▁begin｜>f<｜tool▁sep｜><｜tool▁call▁end｜>", F),
         ("<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>", F),
     ],
-    "mistral v11": [
-        ('[TOOL_CALLS][{"name": "f", "arguments": {}}]', F),
-    ],
+    "mistral v11": [('[TOOL_CALLS][{"name": "f", "arguments": {}}]', F)],
     "mistral v13": [
         ('[TOOL_CALLS]f{"text": "a"}', F_TEXT),
         ("[TOOL_CALLS]no call", "no call"),
@@ -255,9 +251,7 @@ TEXTS: dict[str, list[tuple[str, Any]]] = {
         ("a <response> b", SAME),
         ('<tool_call>[{"name": "f", "arguments": {}}]', F),
     ],
-    "phi4, functools": [
-        ("functools is a module", SAME),
-    ],
+    "phi4, functools": [("functools is a module", SAME)],
     "xlam": [
         ("```json\n[]\n```", SAME),
         ('[{"name": "f", "arguments": {}}]', F),
@@ -265,9 +259,7 @@ TEXTS: dict[str, list[tuple[str, Any]]] = {
         ('<tool_call>[{"name": "f", "arguments": {}}]</tool_call>', F),
         ('```json\n{"name": "Bob"}\n```', SAME),
     ],
-    "generic": [
-        ('{"answer": 5}', SAME),
-    ],
+    "generic": [('{"answer": 5}', SAME)],
     "gemma-4": [
         ("<|tool_call>call:f{text:75001,n:5}<tool_call|>", called('{"text": "75001", "n": 5}')),
         (
@@ -275,25 +267,12 @@ TEXTS: dict[str, list[tuple[str, Any]]] = {
             called('{"text": "a b", "any": {"x": [1, true]}}'),
         ),
     ],
-    "functionary": [
-        ("all\nI look.>>>f\n{}", Message("I look.", "", F)),
-    ],
-    "functionary-3.1": [
-        ("The <function=f> tag", SAME),
-        ("<function=f></function>", F),
-    ],
-    "apertus": [
-        ('<|tools_prefix|>[{"f": {}}, {"f": {}}]<|tools_suffix|>', F * 2),
-    ],
-    "k2-horizon": [
-        ('<ifm|tool_calls><ifm|tool_call>{"name": "f"}</ifm|tool_call></ifm|tool_calls>', F),
-    ],
-    "minicpm-5": [
-        ('<function name="f"><param name="text"><![CDATA[a]]></param></function>', F_TEXT),
-    ],
-    "minimax-m3": [
-        ("]<]minimax[>[ no call", SAME),
-    ],
+    "functionary": [("all\nI look.>>>f\n{}", Message("I look.", "", F))],
+    "functionary-3.1": [("The <function=f> tag", SAME), ("<function=f></function>", F)],
+    "apertus": [('<|tools_prefix|>[{"f": {}}, {"f": {}}]<|tools_suffix|>', F * 2)],
+    "k2-horizon": [('<ifm|tool_calls><ifm|tool_call>{"name": "f"}</ifm|tool_call></ifm|tool_calls>', F)],
+    "minicpm-5": [('<function name="f"><param name="text"><![CDATA[a]]></param></function>', F_TEXT)],
+    "minimax-m3": [("]<]minimax[>[ no call", SAME)],
 }
 
 
@@ -367,7 +346,7 @@ UNENDED: dict[str, list[tuple[str, Any]]] = {
         (
             '<|tool_call>call:f{text:<|"|>a<|"|>,n:5<tool_call|><|tool_call>call:f{<tool_call|>',
             [{"text": "a", "n": 5}, {}],
-        ),
+        )
     ],
 }
 

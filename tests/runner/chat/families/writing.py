@@ -30,6 +30,16 @@ class Wanted:
 Write = Callable[[Writer, Wanted], None]
 
 
+def of(name: str, write_calls: Callable[..., None]) -> Write:
+    """Return what writes a message of this family; ``write_calls`` writes its calls."""
+
+    def write(writer: Writer, wanted: Wanted) -> None:
+        _before(writer, wanted, FAMILIES[name])
+        write_calls(writer, wanted, FAMILIES[name].calls)
+
+    return write
+
+
 def dumps(arguments: dict[str, Any]) -> str:
     """As models write arguments: the text depends on them alone."""
     return json.dumps(
@@ -37,28 +47,31 @@ def dumps(arguments: dict[str, Any]) -> str:
     )
 
 
-def json_calls(begin: str, end: str, *, is_list: bool, **keys: str) -> Write:
-    name_key, arguments_key = keys.get("name", "name"), keys.get("arguments", "arguments")
-
-    def write(writer: Writer, wanted: Wanted) -> None:
-        _before(writer, wanted, FAMILIES[keys["family"]])
-        objects = [
-            f'{{"{name_key}": {json.dumps(name)}, "{arguments_key}": {dumps(arguments)}}}'
-            for name, arguments in wanted.calls
-        ]
-        if is_list and objects:
-            in_markers(writer, begin)
-            writer.text("[" + ",\n ".join(objects) + "]").marker(end)
-        for number, text in enumerate(() if is_list else objects):
-            writer.text("\n" if number else "")
-            in_markers(writer, begin)
-            writer.text(f"\n{text}\n").marker(end)
-
-    return write
+def json_calls(
+    writer: Writer,
+    wanted: Wanted,
+    calls: object,
+    begin: str,
+    end: str,
+    *,
+    is_list: bool = True,
+    name: str = "name",
+    arguments: str = "arguments",
+) -> None:
+    objects = [
+        f'{{"{name}": {json.dumps(called)}, "{arguments}": {dumps(each)}}}' for called, each in wanted.calls
+    ]
+    if is_list and objects:
+        in_markers(writer, begin)
+        writer.text("[" + ",\n ".join(objects) + "]").marker(end)
+    for number, text in enumerate(() if is_list else objects):
+        writer.text("\n" if number else "")
+        in_markers(writer, begin)
+        writer.text(f"\n{text}\n").marker(end)
 
 
 def _before(writer: Writer, wanted: Wanted, family: Family) -> None:
-    """Reasoning and content."""
+    """Write reasoning and content."""
     if wanted.reasoning:
         assert family.reasoning is not None
         writer.marker(family.reasoning.begin).text(f"\n{wanted.reasoning}\n").marker(family.reasoning.end)
@@ -70,16 +83,14 @@ def _before(writer: Writer, wanted: Wanted, family: Family) -> None:
         writer.text(wanted.content)
 
 
-def llama3(writer: Writer, wanted: Wanted) -> None:
-    _before(writer, wanted, FAMILIES["llama3"])
+def llama3(writer: Writer, wanted: Wanted, calls: object) -> None:
     objects = [f'{{"name": "{name}", "parameters": {dumps(each)}}}' for name, each in wanted.calls]
     if len(objects) > 1:
         writer.marker("<|python_tag|>")
     writer.text("; ".join(objects))
 
 
-def mistral(writer: Writer, wanted: Wanted, *, has_ids: bool) -> None:
-    _before(writer, wanted, FAMILIES["mistral"])
+def mistral(writer: Writer, wanted: Wanted, calls: object, *, has_ids: bool) -> None:
     for name, arguments in wanted.calls:
         writer.marker("[TOOL_CALLS]").text(name)
         if has_ids:
@@ -87,8 +98,7 @@ def mistral(writer: Writer, wanted: Wanted, *, has_ids: bool) -> None:
         writer.marker("[ARGS]").text(dumps(arguments))
 
 
-def deepseek(writer: Writer, wanted: Wanted, *, is_fenced: bool) -> None:
-    _before(writer, wanted, FAMILIES["deepseek-v3"])
+def deepseek(writer: Writer, wanted: Wanted, calls: object, *, is_fenced: bool) -> None:
     if wanted.calls:
         writer.marker("<｜tool▁calls▁begin｜>")
     for number, (name, arguments) in enumerate(wanted.calls):
@@ -103,8 +113,7 @@ def deepseek(writer: Writer, wanted: Wanted, *, is_fenced: bool) -> None:
         writer.marker("<｜tool▁calls▁end｜>")
 
 
-def kimi(writer: Writer, wanted: Wanted) -> None:
-    _before(writer, wanted, FAMILIES["kimi-k2"])
+def kimi(writer: Writer, wanted: Wanted, calls: object) -> None:
     if wanted.calls:
         writer.marker("<|tool_calls_section_begin|>")
     for number, (name, arguments) in enumerate(wanted.calls):
@@ -125,89 +134,53 @@ def in_markers(writer: Writer, text: str) -> None:
         writer.marker(part)
 
 
-def functions(name: str, around_value: str = "\n") -> Write:
-    family = FAMILIES[name]
-    calls = family.calls
-    assert isinstance(calls, FunctionCalls)
-
-    def write(writer: Writer, wanted: Wanted) -> None:
-        _before(writer, wanted, family)
-        for called, arguments in wanted.calls:
-            writer.text("\n").marker(calls.begin).text(f"\n<function={called}>\n")
-            for key, value in arguments.items():
-                writer.text(f"<parameter={key}>{around_value}{raw(value)}{around_value}</parameter>\n")
-            writer.text("</function>\n").marker(calls.end)
-
-    return write
+def functions(writer: Writer, wanted: Wanted, calls: FunctionCalls) -> None:
+    for called, arguments in wanted.calls:
+        writer.text("\n").marker(calls.begin).text(f"\n<function={called}>\n")
+        for key, value in arguments.items():
+            writer.text(f"<parameter={key}>\n{raw(value)}\n</parameter>\n")
+        writer.text("</function>\n").marker(calls.end)
 
 
-def invokes(name: str) -> Write:
-    family = FAMILIES[name]
-    calls = family.calls
-    assert isinstance(calls, InvokeCalls)
-
-    def write(writer: Writer, wanted: Wanted) -> None:
-        _before(writer, wanted, family)
-        if wanted.calls and calls.section:
-            writer.text("\n\n").marker(f"<{calls.section}>").text("\n")
-        for called, arguments in wanted.calls:
-            writer.text(f'{calls.call}{called}">\n')
-            for key, value in arguments.items():
-                is_text = f' string="{"true" if isinstance(value, str) else "false"}"' * calls.tells_types
-                writer.text(f'{calls.parameter}{key}"{is_text}>{raw(value)}{calls.parameter_end}\n')
-            writer.text(f"{calls.call_end}\n")
-        if wanted.calls:
-            writer.marker(calls.end)
-
-    return write
+def invokes(writer: Writer, wanted: Wanted, calls: InvokeCalls) -> None:
+    if wanted.calls and calls.section:
+        writer.text("\n\n").marker(f"<{calls.section}>").text("\n")
+    for called, arguments in wanted.calls:
+        writer.text(f'{calls.call}{called}">\n')
+        for key, value in arguments.items():
+            is_text = f' string="{"true" if isinstance(value, str) else "false"}"' * calls.tells_types
+            writer.text(f'{calls.parameter}{key}"{is_text}>{raw(value)}{calls.parameter_end}\n')
+        writer.text(f"{calls.call_end}\n")
+    if wanted.calls:
+        writer.marker(calls.end)
 
 
-def key_values(name: str) -> Write:
-    family = FAMILIES[name]
-    calls = family.calls
-    assert isinstance(calls, KeyValueCalls)
-
-    def write(writer: Writer, wanted: Wanted) -> None:
-        _before(writer, wanted, family)
-        if wanted.calls:
-            writer.marker(calls.section_begin)
-        for called, arguments in wanted.calls:
-            writer.marker(calls.begin).text(called).marker(calls.after_name).text("\n" if arguments else "")
-            for key, value in arguments.items():
-                writer.marker(calls.key).text(key).marker(calls.key_end).text("\n")
-                if calls.type_begin:
-                    writer.marker(calls.type_begin).text(_type(value)).marker(calls.type_end)
-                writer.marker(calls.value).text(raw(value)).marker(calls.value_end).text("\n")
-            writer.marker(calls.end).text("\n")
-        if wanted.calls:
-            writer.marker(calls.section_end)
-
-    return write
+def key_values(writer: Writer, wanted: Wanted, calls: KeyValueCalls) -> None:
+    if wanted.calls:
+        writer.marker(calls.section_begin)
+    for called, arguments in wanted.calls:
+        writer.marker(calls.begin).text(called).marker(calls.after_name).text("\n" if arguments else "")
+        for key, value in arguments.items():
+            writer.marker(calls.key).text(key).marker(calls.key_end).text("\n")
+            if calls.type_begin:
+                writer.marker(calls.type_begin).text(_type(value)).marker(calls.type_end)
+            writer.marker(calls.value).text(raw(value)).marker(calls.value_end).text("\n")
+        writer.marker(calls.end).text("\n")
+    if wanted.calls:
+        writer.marker(calls.section_end)
 
 
-def python(name: str) -> Write:
-    family = FAMILIES[name]
-    calls = family.calls
-    assert isinstance(calls, PythonCalls)
-
-    def write(writer: Writer, wanted: Wanted) -> None:
-        _before(writer, wanted, family)
-        written = [
-            f"{called}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
-            for called, arguments in wanted.calls
-        ]
-        if written:
-            text = f"[{', '.join(written)}]" if calls.is_list else "\n".join(written)
-            writer.marker("".join(calls.begins)).text(text).marker(calls.end)
-
-    return write
+def python(writer: Writer, wanted: Wanted, calls: PythonCalls) -> None:
+    written = [
+        f"{called}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+        for called, arguments in wanted.calls
+    ]
+    if written:
+        text = f"[{', '.join(written)}]" if calls.is_list else "\n".join(written)
+        writer.marker("".join(calls.begins)).text(text).marker(calls.end)
 
 
-def braces(name: str) -> Write:
-    family = FAMILIES[name]
-    calls = family.calls
-    assert isinstance(calls, BraceCalls)
-
+def braces(writer: Writer, wanted: Wanted, calls: BraceCalls) -> None:
     def value(writer: Writer, given: Any, *, is_first: bool = True) -> None:
         if isinstance(given, str) or (is_first and not calls.tells_types):
             writer.marker(calls.quote).text(raw(given)).marker(calls.quote)
@@ -229,17 +202,13 @@ def braces(name: str) -> Write:
             value(writer, each, is_first=is_first)
         writer.text("}")
 
-    def write(writer: Writer, wanted: Wanted) -> None:
-        _before(writer, wanted, family)
-        for called, arguments in wanted.calls:
-            writer.marker(calls.begin).text(f"call:{called}")
-            members(writer, arguments)
-            writer.marker(calls.end)
-
-    return write
+    for called, arguments in wanted.calls:
+        writer.marker(calls.begin).text(f"call:{called}")
+        members(writer, arguments)
+        writer.marker(calls.end)
 
 
-def elements(writer: Writer, wanted: Wanted) -> None:
+def elements(writer: Writer, wanted: Wanted, calls: object) -> None:
     mark = "]<]minimax[>["
 
     def element(name: str, value: Any) -> None:
@@ -252,7 +221,6 @@ def elements(writer: Writer, wanted: Wanted) -> None:
             writer.text(raw(value))
         writer.marker(mark).text(f"</{name}>")
 
-    _before(writer, wanted, FAMILIES["minimax-m3"])
     if wanted.calls:
         writer.marker(mark).text("<tool_call>\n")
     for called, arguments in wanted.calls:
@@ -282,8 +250,7 @@ def kimi_k3(writer: Writer, wanted: Wanted) -> None:
     in_markers(writer, "<|close|>tools<|sep|>" * bool(wanted.calls) + "<|close|>message<|sep|>")
 
 
-def apertus(writer: Writer, wanted: Wanted) -> None:
-    _before(writer, wanted, FAMILIES["apertus"])
+def apertus(writer: Writer, wanted: Wanted, calls: object) -> None:
     if wanted.calls:
         objects = [f"{{{json.dumps(called)}: {dumps(arguments)}}}" for called, arguments in wanted.calls]
         writer.marker("<|tools_prefix|>").text(f"[{', '.join(objects)}]").marker("<|tools_suffix|>")
@@ -296,8 +263,7 @@ def functionary(writer: Writer, wanted: Wanted) -> None:
         writer.marker(">>>" * bool(number)).text(f"{name}\n{text}")
 
 
-def functionary_31(writer: Writer, wanted: Wanted) -> None:
-    writer.text(wanted.content)
+def functionary_31(writer: Writer, wanted: Wanted, calls: object) -> None:
     for called, arguments in wanted.calls:
         writer.marker(f"<function={called}>").text(dumps(arguments)).marker("</function>")
 

@@ -45,10 +45,7 @@ WEATHER = {
     "additionalProperties": False,
 }
 TOOLS = (Tool("get_weather", parameters=WEATHER, is_strict=True), Tool("stop", parameters={}))
-SCHEMAS = {
-    "get_weather": Draft202012Validator(WEATHER),
-    "stop": Draft202012Validator({"type": "object"}),
-}
+SCHEMAS = {"get_weather": Draft202012Validator(WEATHER), "stop": Draft202012Validator({"type": "object"})}
 HERMES = {"special": "hermes, special", "added": "hermes", "text": "hermes, markers as text"}
 """By what its markers are in the tokenizer."""
 CLOSING = ('"}]', "</think>", ";", "\n</parameter>\n", "</function>")

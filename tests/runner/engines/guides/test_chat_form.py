@@ -95,10 +95,7 @@ WRONG = [
     ),
     (form(Guide("regex", "a(")), "The regex .*: the guide: at character 2: unclosed group"),
     (form(Guide("ebnf_grammar", "root ::= digits")), "the guide: .*Rule 'digits' not found"),
-    (
-        form(Guide("ebnf_grammar", 'start: "a"\n%ignore /b/')),
-        "can't have % directives; leave them out",
-    ),
+    (form(Guide("ebnf_grammar", 'start: "a"\n%ignore /b/')), "can't have % directives; leave them out"),
     (form(Guide("json_schema", json.dumps(PATTERNS))), "The chat_form .* takes more than 0.2 s or 64 MiB"),
     (form(Guide("regex", "a"), "start: nothing"), "The chat_form can't guide the output: "),
     (form(form(Guide("regex", "a"))), "can't guide"),
