@@ -13,7 +13,7 @@ _MAX_BATCH_SIZE = 1024
 
 
 def paced_engine(folder: Path, tokens_per_second: float) -> Path:
-    """Build an engine that emits so many tokens a second and stream (0: as fast as it can); its folder."""
+    """Build an engine that emits so many tokens a second and stream (0: no limit); return its folder."""
     name = f"paced-{tokens_per_second:g}"
     config = {
         "engine": "paced",
@@ -26,7 +26,7 @@ def paced_engine(folder: Path, tokens_per_second: float) -> Path:
 
 
 def built(folder: Path, name: str, config: Mapping[str, object]) -> Path:
-    """Build the engine of a build config, whose base is ``folder``; its folder there."""
+    """Build the engine of a build config, whose base is ``folder``; return its folder there."""
     path, tar, target = folder / f"{name}.yaml", folder / f"{name}.tar", folder / name
     path.write_text(yaml.safe_dump(config))
     build(path, tar, report=lambda line: None)

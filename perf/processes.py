@@ -14,7 +14,7 @@ OTHER = "other"
 RENDERER = "chat renderer"
 API_SERVER = "API server"
 CORE = ("engine core", "engine GPU worker")
-"""Of vLLM."""
+"""Processes of vLLM."""
 _SIGNS = (
     ("VLLM::EngineCore", CORE[0]),
     ("VLLM::Worker", CORE[1]),
@@ -50,7 +50,7 @@ class Process:
 
 
 def processes(session: int | None = None) -> Iterator[Process]:
-    """All processes, or those of one session."""
+    """Yield all processes, or those of one session."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # It has ended in the meantime.
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -61,12 +61,12 @@ def processes(session: int | None = None) -> Iterator[Process]:
 
 
 def role_of(command: str) -> str:
-    """What a process is, by its command line."""
+    """Return what a process is, by its command line."""
     return next((role for pattern, role in _SIGNS if re.search(pattern, command)), OTHER)
 
 
 def cpu_s_by_role(session: int | None = None) -> Counter[str]:
-    """CPU seconds so far."""
+    """Return the CPU seconds so far."""
     seconds: Counter[str] = Counter()
     for process in processes(session):
         seconds[process.role] += process.cpu_s  # type: ignore[assignment]

@@ -20,7 +20,7 @@ _MOST_STREAMS = 600
 """More than any load has, so that none is refused."""
 _READY_TIMEOUT_S = 300.0
 ENGINE_START_TIMEOUT_S = 1200.0
-"""Of a large engine: on a busy machine importing vLLM alone takes minutes."""
+"""Time for a large engine: on a busy machine importing vLLM alone takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,10 @@ def whole_stack(
     settings: Mapping[str, str],
     *,
     engine_python: str = sys.executable,
-    has_api: bool = False,
     log_name: str = "runner",
     timeout_s: float = _READY_TIMEOUT_S,
 ) -> Iterator[Stack]:
-    """The runner with Triton on the engine that ``settings`` name. A paced engine needs no other Python."""
+    """Start the runner on the engine that ``settings`` name. A paced engine needs no other Python."""
     cog, http, grpc, metrics, api = free_ports(5)
     environment = {
         "COG_WEIGHTS": "",
@@ -71,7 +70,7 @@ def whole_stack(
         "TRITON_GRPC_PORT": str(grpc),
         "TRITON_METRICS_PORT": str(metrics),
         "OPENAI_HOST": HOST,
-        "OPENAI_PORT": str(api) if has_api else "0",
+        "OPENAI_PORT": str(api),
         "OPENAI_MODELS": MODEL,
         "OPENAI_MAX_REQUESTS": str(_MOST_STREAMS),
         **settings,
@@ -88,7 +87,7 @@ def whole_stack(
 
 @contextmanager
 def mock(folder: Path) -> Iterator[Stack]:
-    """Cog with the runner of ``mock_cog_triton``; it has no Triton."""
+    """Start Cog with the runner of ``mock_cog_triton``; it has no Triton."""
     (port,) = free_ports(1)
     extra = {"COG_MAX_CONCURRENCY": str(_MOST_STREAMS)}
     log_path = folder / "mock.log"

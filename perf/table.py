@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column is text, the others are figures: left and right."""
+    """Return a table. The first column is text, the others are figures: left and right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     rule = [("-" * width if index == 0 else "-" * (width - 1) + ":") for index, width in enumerate(widths)]
     return "\n".join(_line(cells, widths) for cells in [head, rule, *rows])

@@ -25,12 +25,12 @@ from perf.servers import Stack, mock, whole_stack
 
 
 def measure_budget(effort: Effort) -> Iterator[Row]:
-    """The rows, as they are measured. About 6 minutes in full, 2 short, on 2 processors."""
+    """Measure the rows, one after another. About 6 minutes in full, 2 short, on 2 processors."""
     with tempfile.TemporaryDirectory(prefix="cog-triton-bench-") as name, mock(Path(name)) as cog:
         folder = Path(name)
         for pace in (PACE, 0.0, FAST_PACE):
             settings = {"ENGINE_DIR": str(paced_engine(folder, pace))}
-            with whole_stack(folder, settings, has_api=True) as stack:
+            with whole_stack(folder, settings) as stack:
                 _warm_up(stack)
                 yield from _rows(pace, stack, cog, effort)
     yield transfer_row(effort)

@@ -11,21 +11,26 @@ from perf.load.targets.triton import TritonTarget
 from perf.servers import Stack
 from runner.triton_server.model_names import SLOT
 
+_COMPARED = (
+    ("Cog", "Cog with a mock", 6.0),
+    ("Cog", "the slot by Triton", 0.8),
+    ("API server", "the slot by Triton", 0.9),
+)
 _LEAST_SHARE = 0.97
 _LEVELS = (4, 8, 16, 32, 64, 128, 256, 512)
 _FIRST_LEVEL = 64
 _START_SHARE = 0.5
-"""Of a stream's length, during which the streams begin: they are all there for as long."""
+"""Part of a stream's length during which the streams begin: they are all there for as long."""
 
 
 def capacity_rows(stack: Stack, mock: Stack, effort: Effort) -> Iterator[Row]:
-    """In this order, so that what is compared follows each other."""
+    """Measure the servers in an order in which those that are compared follow each other."""
     work = workload(INPUT_TOKENS, effort.capacity_tokens)
     targets: dict[str, tuple[Stack, Target]] = {
-        "mock": (mock, mock_target(mock, work, tokens_per_second=PACE, is_streaming=False)),
-        "cog": (stack, cog_target(stack, work, is_streaming=False)),
-        "slot": (stack, TritonTarget(stack.triton_url, SLOT, work)),
-        "api": (stack, openai_target(stack, work)),
+        "Cog with a mock": (mock, mock_target(mock, work, tokens_per_second=PACE, is_streaming=False)),
+        "Cog": (stack, cog_target(stack, work, is_streaming=False)),
+        "the slot by Triton": (stack, TritonTarget(stack.triton_url, SLOT, work)),
+        "API server": (stack, openai_target(stack, work)),
     }
     not_served = 0
 
@@ -40,15 +45,14 @@ def capacity_rows(stack: Stack, mock: Stack, effort: Effort) -> Iterator[Row]:
         return pace
 
     carried = {name: capacity(pace_of(place)) for name, place in targets.items()}
-    names = {"mock": "Cog with a mock", "cog": "Cog", "slot": "the slot by Triton", "api": "API server"}
-    for name, other, least in (("cog", "mock", 6.0), ("cog", "slot", 0.8), ("api", "slot", 0.9)):
+    for name, other, least in _COMPARED:
         figures = f"{carried[name]:.0f} / {carried[other]:.0f} streams"
-        what = f"capacity at {PACE:g} tokens/s, {names[name]} / {names[other]} ({figures})"
+        what = f"capacity at {PACE:g} tokens/s, {name} / {other} ({figures})"
         yield ratio(what, carried[name], carried[other], at_least=least, not_served=not_served)
 
 
 def capacity(pace: Callable[[int], float]) -> float:
-    """Streams that are carried at the least share of the pace, which ``pace`` measures for a number of them.
+    """Return the streams that are carried at the least share of the pace. ``pace`` measures so many streams.
 
     Between the last number that is carried and the first one that is not, the share is taken as a line over
     the logarithm of the number.

@@ -47,7 +47,7 @@ def peak_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
 
 
 def floor_row(stack: Stack, effort: Effort) -> Row:
-    """The engine sets the pace, so both write the same bytes at the same times: what differs is their CPU."""
+    """Compare CPU with the floor's: the engine sets the pace, so both write the same at the same times."""
     work = workload(INPUT_TOKENS, SOME_TOKENS)
     target = openai_target(stack, work)
     plan = batches(_PACED_STREAMS, SOME_TOKENS / PACE, effort.batches)
@@ -64,7 +64,7 @@ def floor_row(stack: Stack, effort: Effort) -> Row:
 
 
 def start_rows(stack: Stack, mock: Stack, effort: Effort) -> Iterator[Row]:
-    """Requests of one token."""
+    """Measure requests of one token."""
     work = workload(INPUT_TOKENS, 1)
     alone, cog, api = measure_in_turns(
         Plan("concurrency", _STARTING, effort.seconds),
@@ -92,7 +92,7 @@ def long_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
 
 
 def transfer_row(effort: Effort) -> Row:
-    """From loopback HTTP to memory."""
+    """Measure the way from loopback HTTP to memory."""
     with tempfile.TemporaryDirectory(prefix="cog-triton-bench-", dir=_MEMORY_FOLDER) as name:
         tar = make_tar(Path(name), _SMALL_FILE_BYTES, _SMALL_FILES)
         curl_s, our_s = measure_transfer(tar, Path(name), max(effort.batches, 2))

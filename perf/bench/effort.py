@@ -5,7 +5,7 @@ from typing import NamedTuple
 PACE = 100.0
 """Tokens per second of the engine, per stream."""
 FAST_PACE = 1000.0
-"""For what takes too long at the other: 8,192 tokens."""
+"""Pace of what takes too long at the other one: 8,192 tokens."""
 INPUT_TOKENS = 100
 FEW_STREAMS = 24
 SOME_TOKENS = 128

@@ -18,7 +18,7 @@ _GAP_ROUNDS = 2
 
 
 def added_row(stack: Stack, effort: Effort) -> Row:
-    """24 streams at any time, one begun after another."""
+    """Begin streams one after another, so that there are 24 at any time."""
     work = workload(INPUT_TOKENS, SOME_TOKENS)
     plan = Plan("rps", FEW_STREAMS * PACE / SOME_TOKENS, effort.seconds)
     alone, whole = measure_in_turns(
@@ -35,7 +35,7 @@ def added_row(stack: Stack, effort: Effort) -> Row:
 
 
 def together_row(stack: Stack, mock: Stack, effort: Effort) -> Row:
-    """24 streams begun in one moment queue up in each process on the way, most of all in Cog's."""
+    """Begin 24 streams in one moment: they queue up in each process on the way, most of all in Cog's."""
     work = workload(INPUT_TOKENS, SOME_TOKENS)
     places = (
         (mock, mock_target(mock, work, tokens_per_second=PACE, is_streaming=True)),
@@ -50,7 +50,7 @@ def together_row(stack: Stack, mock: Stack, effort: Effort) -> Row:
 
 
 def gaps_row(stack: Stack, effort: Effort) -> Row:
-    """Streams alone and beside long prompts, in turns, so that both meet the same machine."""
+    """Measure streams alone and beside long prompts, in turns, so that both meet the same machine."""
     streams, prompts = (
         cog_target(stack, workload(*tokens), is_streaming=True)
         for tokens in ((INPUT_TOKENS, 256), (_LONG_PROMPT_TOKENS, 1))
@@ -71,7 +71,7 @@ def gaps_row(stack: Stack, effort: Effort) -> Row:
 
 
 def pace_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
-    """The pace of many streams through Cog, on the machine that the limits are for."""
+    """Measure the pace of many streams through Cog, on the machine that the limits are for."""
     for streams, tokens, least in ((FEW_STREAMS, 128, 98.0), (256, 512, 97.0), (512, 512, 95.0)):
         found = measure_cog(stack, tokens, batches(streams, tokens / PACE, effort.batches))
         what = f"{streams} streams x {tokens} tokens at {PACE:g} tokens/s: tokens/s per stream"

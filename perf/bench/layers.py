@@ -49,7 +49,7 @@ def report(options: argparse.Namespace) -> str:
 
 def _measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Measurement]]:
     engine = paced_engine(folder, PACE)
-    with whole_stack(folder, {"ENGINE_DIR": str(engine)}, has_api=True) as stack:
+    with whole_stack(folder, {"ENGINE_DIR": str(engine)}) as stack:
         layers: Layers = {
             "engine slot, Triton itself": partial(TritonTarget, stack.triton_itself_url, SLOT),
             _SLOT: partial(TritonTarget, stack.triton_url, SLOT),

@@ -48,7 +48,7 @@ class Measurement:
         return values.p50 * 1000 if values else None
 
     def cpu_s_per_1000_tokens(self, *roles: str) -> float:
-        """Of these processes of the server, or of all."""
+        """Return the CPU time of these processes of the server, or of all."""
         seconds = sum(self.cpu_s[role] for role in roles or self.cpu_s)
         return seconds * 1000 / (self.summary.output_tokens or 1)
 
@@ -60,12 +60,12 @@ def measure(stack: Stack, target: Target, plan: Plan) -> Measurement:
 
 
 def measure_cog(stack: Stack, output_tokens: int, plan: Plan) -> Measurement:
-    """The answers of Cog as JSON, of ``output_tokens`` each."""
+    """Measure answers of Cog as JSON, of ``output_tokens`` each."""
     return measure(stack, cog_target(stack, workload(INPUT_TOKENS, output_tokens), is_streaming=False), plan)
 
 
 def measure_in_turns(plan: Plan, rounds: int, *places: tuple[Stack, Target]) -> list[Measurement]:
-    """Each place ``rounds`` times in turn, so that all meet the same machine; a place's rounds are pooled."""
+    """Measure each place ``rounds`` times in turn, so that all meet the same machine; pool its rounds."""
     found = [[measure(stack, target, plan) for stack, target in places] for _ in range(rounds)]
     return [_pooled(parts) for parts in zip(*found, strict=True)]
 
@@ -77,7 +77,7 @@ def _pooled(parts: Sequence[Measurement]) -> Measurement:
 
 
 def batches(streams: int, request_s: float, count: int) -> Plan:
-    """A plan of ``count`` batches of requests that take about ``request_s`` each."""
+    """Plan ``count`` batches of requests that take about ``request_s`` each."""
     duration_s = (count - 0.5) * (request_s + _BATCH_PAUSE_S)
     return Plan("batch", streams, duration_s, pause_s=_BATCH_PAUSE_S, timeout_s=_REQUEST_TIMEOUT_S)
 

@@ -98,7 +98,7 @@ def _replicate_token() -> str:
 
 
 async def only_model(url: str) -> str:
-    """The first model that an OpenAI server lists. Raises E15xx."""
+    """Return the first model that an OpenAI server lists. Raises E15xx."""
     http, request = HttpClient(_PROBE_TIMEOUT_S), Request("GET", f"{url}/v1/models", {})
     try:
         response = await http.send(request)

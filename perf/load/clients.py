@@ -60,7 +60,7 @@ def _child(plan: Plan, target: Target, barrier: Barrier, results: Connection) ->
 
 
 def _since(start_s: float, records: Iterable[Record]) -> list[Record]:
-    """With times that count from the start; all processes have the same clock."""
+    """Return the records with times that count from the start; all processes have the same clock."""
     ordered = sorted(records, key=lambda record: record.scheduled_s)
     for record in ordered:
         record.scheduled_s -= start_s

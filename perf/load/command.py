@@ -73,7 +73,7 @@ def _write(path: str, text: str) -> None:
 
 
 def configuration(options: argparse.Namespace, workload: Workload, url: str) -> dict[str, str]:
-    """The lines under "Test Configuration", as the documented report has them, and what else was chosen."""
+    """Return the lines under "Test Configuration" of the documented report, and what else was chosen."""
     is_mock = options.target == MOCK
     lines = {"Output Method": options.output_method or "yield"} if is_mock else {}
     lines |= {

@@ -33,7 +33,7 @@ class Generator:
         self.started_s = 0.0
 
     async def run(self) -> list[Record]:
-        """All requests' records; times are those of ``time.perf_counter``, as is ``started_s``."""
+        """Return the records of all requests. Times are of ``time.perf_counter``, as is ``started_s``."""
         _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
         await self._http.prepare(self._target.url, self._plan.most_at_once)
@@ -112,7 +112,7 @@ class Generator:
 
 
 async def run_together(loads: Sequence[tuple[Plan, Target]]) -> list[list[Record]]:
-    """Several loads at the same time; the records of each."""
+    """Run several loads at the same time; return the records of each."""
     return list(await asyncio.gather(*(Generator(plan, target).run() for plan, target in loads)))
 
 

@@ -141,7 +141,7 @@ class HttpClient:
         self._addresses: dict[Origin, str] = {}
 
     async def send(self, request: Request) -> Response:
-        """The whole answer. Raises RequestFailed."""
+        """Send a request and return the whole answer. Raises RequestFailed."""
         idle = self._idle.setdefault(request.origin, [])
         while idle:
             connection = idle.pop()

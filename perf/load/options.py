@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """What neither argparse nor a plan checks; the target where none was named. Raises E1005."""
+    """Check what neither argparse nor a plan checks; set the target if none was named. Raises E1005."""
     with suppress(ValueError):
         options.extra = json.loads(options.extra)
     if not isinstance(options.extra, dict):

@@ -48,7 +48,7 @@ class Plan:
         return 0 if self.unit == "rps" else int(self.rate)
 
     def shares(self, processes: int) -> list["Plan"]:
-        """The plans of client processes, which add up to this one."""
+        """Return the plans of client processes, which add up to this one."""
         if self.unit == "rps":
             return [replace(self, first=index, every=processes) for index in range(processes)]
         processes = min(processes, int(self.rate))
@@ -62,7 +62,7 @@ def _split(whole: int, parts: int) -> list[int]:
 
 
 def arrivals(plan: Plan) -> Iterator[float]:
-    """Seconds since the start at which an open loop sends, in order, each below the plan's duration."""
+    """Yield the seconds since the start at which an open loop sends, each below the plan's duration."""
     times: Iterator[float] = (number / plan.rate for number in count())
     if plan.is_poisson:
         times = accumulate(map(random.Random(0).expovariate, repeat(plan.rate)))

@@ -17,7 +17,7 @@ def guessed_prompt(tokens: int) -> str:
 
 
 async def exact_prompt(tokens: int, count: Count) -> tuple[str, int]:
-    """The prompt that comes nearest to ``tokens``, and how many it has. Calls ``count`` a few times."""
+    """Return the prompt nearest to ``tokens``, and how many it has. Calls ``count`` a few times."""
     found: dict[int, int] = {}
     words = tokens
     while words not in found and len(found) < _MOST_PROBES:

@@ -33,7 +33,7 @@ class Event(NamedTuple):
 
 
 def events(response: Response) -> Iterator[Event]:
-    """The events of a body, also of one that was cut off: what is not whole is left out."""
+    """Yield the events of a body, also of one that was cut off: what is not whole is left out."""
     parser = EventParser()
     for at_s, piece in response.pieces:
         for event in parser.feed(piece):
@@ -51,7 +51,7 @@ class ResponseReader:
         self.is_over = False
 
     def feed(self, now_s: float, data: bytes) -> None:
-        """Raises MalformedResponse."""
+        """Take received data. Raises MalformedResponse."""
         if self._unread:
             data = self._unread + data
             self._unread = b""
@@ -68,7 +68,7 @@ class ResponseReader:
             self.response.pieces.append((now_s, data))
 
     def end(self) -> bool:
-        """The connection has ended; True if that is how this answer ends."""
+        """Take the end of the connection. Return True if that is how this answer ends."""
         self.is_over = self.response is not None and not self._is_chunked and self._left_bytes is None
         return self.is_over
 
@@ -96,7 +96,7 @@ class ResponseReader:
         return rest
 
     def _dechunk(self, data: bytes) -> bytes:
-        """The payload of all chunks that are whole; the rest waits for more."""
+        """Return the payload of all chunks that are whole; the rest waits for more."""
         payload = []
         start = 0
         while (line_end := data.find(b"\r\n", start)) >= 0:

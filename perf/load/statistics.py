@@ -13,7 +13,7 @@ from perf.load.record import Record
 
 @dataclass(frozen=True)
 class Distribution:
-    """Of at least one value. Percentiles are interpolated between neighbours; ``std`` is the population's."""
+    """Figures of at least one value. Percentiles are interpolated; ``std`` is the population's."""
 
     count: int
     mean: float
@@ -27,7 +27,7 @@ class Distribution:
 
 
 def distribution(values: Iterable[float | None]) -> Distribution | None:
-    """Of the values that are not None; None where there is none."""
+    """Return the figures of the values that are not None; None where there is none."""
     ordered = sorted(value for value in values if value is not None)
     if not ordered:
         return None
@@ -51,7 +51,7 @@ class Concurrency:
 
 
 def concurrency_steps(records: Iterable[Record]) -> list[tuple[float, int]]:
-    """(seconds, requests in flight from then on), from 0 to the last answer."""
+    """Return (seconds, requests in flight from then on), from 0 to the last answer."""
     changes: defaultdict[float, int] = defaultdict(int)
     for record in records:
         changes[record.sent_s] += 1
@@ -63,7 +63,7 @@ def concurrency_steps(records: Iterable[Record]) -> list[tuple[float, int]]:
 
 
 def concurrency(records: Iterable[Record]) -> Concurrency:
-    """Between the first request and the last answer. Of no records all is 0."""
+    """Count between the first request and the last answer; without records all is 0."""
     lasted_s: defaultdict[int, float] = defaultdict(float)
     for (start_s, level), (end_s, _) in pairwise(concurrency_steps(records)[1:]):
         lasted_s[level] += end_s - start_s
@@ -83,7 +83,7 @@ SLO_NAMES = {"ttft_ms": "first_token_s", "itl_ms": "inter_token_s", "total_ms": 
 
 
 def parse_slo(terms: Sequence[str]) -> dict[str, float]:
-    """Limits in seconds by the record's value, of ``ttft_ms=300`` and the like. Raises E1005."""
+    """Return limits in seconds by the record's value, of ``ttft_ms=300`` and the like. Raises E1005."""
     limits_s = {}
     for term in terms:
         name, _, value = term.partition("=")
@@ -100,7 +100,7 @@ def parse_slo(terms: Sequence[str]) -> dict[str, float]:
 
 
 def is_good(record: Record, slo: Mapping[str, float]) -> bool:
-    """Whether it completed within all limits; one whose value an answer without a stream lacks is missed."""
+    """Return True if it completed within all limits. A limit of a value that it lacks is missed."""
     if record.answer.output_tokens < 2:  # No time between tokens.
         slo = {name: limit_s for name, limit_s in slo.items() if name != "inter_token_s"}
     values = ((getattr(record, name), limit_s) for name, limit_s in slo.items())

@@ -27,7 +27,7 @@ PERCENTILES = ("p50", "p90", "p95", "p99", "max")
 
 
 def text_report(configuration: Mapping[str, str], summary: Summary) -> str:
-    """The sections that cog-triton's mock load test is documented with, and more."""
+    """Return the sections that cog-triton's mock load test is documented with, and more."""
     levels = summary.concurrency
     sections = [
         ["Test Configuration:"],
@@ -85,7 +85,7 @@ def _totals(summary: Summary) -> Iterator[str]:
 
 
 def waits(summary: Summary) -> Iterator[tuple[str, list[float]]]:
-    """What clients waited for, and its PERCENTILES in seconds."""
+    """Yield what clients waited for, and its PERCENTILES in seconds."""
     rows = {
         "Time to first token": summary.first_token_s,
         "Inter-token latency": summary.inter_token_s,
@@ -121,7 +121,7 @@ def summary_json(configuration: Mapping[str, str], summary: Summary) -> str:
 
 
 def records_csv(records: Sequence[Record]) -> str:
-    """A header and a row per request; a value that does not exist is empty."""
+    """Return a header and a row per request; a value that does not exist is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*_TIMES, *_ANSWER, *_RATES])

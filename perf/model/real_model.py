@@ -116,9 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = {"ENGINE_DIR": str(engine)}
         with (
             closing(Reference(engine)) as reference,
-            whole_stack(
-                Path(name), settings, engine_python=python, has_api=True, timeout_s=_READY_TIMEOUT_S
-            ) as stack,
+            whole_stack(Path(name), settings, engine_python=python, timeout_s=_READY_TIMEOUT_S) as stack,
         ):
             target = _Target(stack.openai_url, options.max_tokens)
             # The first pair is a warm-up.

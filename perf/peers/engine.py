@@ -35,7 +35,7 @@ class Engine:
     """Where each token is followed by the next one."""
     variables: Mapping[str, str] = field(default_factory=dict)
     step_file: Path | None = None
-    """Of the stand-in executor."""
+    """File that the stand-in executor reads its pace from."""
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def standin_engine(python: str, folder: Path) -> Engine:
 
 
 def _built(folder: Path, model: Path, arguments: Mapping[str, object]) -> Path:
-    """Build a vLLM engine; its folder."""
+    """Build a vLLM engine; return its folder."""
     config, tar = folder / "engine.yaml", folder / "engine.tar"
     # A build config is YAML, and so is JSON.
     config.write_text(json.dumps({"engine": "vllm", "model_path": str(model), "vllm": arguments}))

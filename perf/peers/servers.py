@@ -37,7 +37,7 @@ class Endpoint(NamedTuple):
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises InvalidInput."""
+    """Check the names of servers. Raises InvalidInput."""
     for name in names:
         if not _NAME.fullmatch(name):
             raise InvalidInput(name="servers", expected=f"some of {', '.join(NAMES)}", value=name)
@@ -83,7 +83,7 @@ def _stacks(names: Sequence[str], engine: Engine, folder: Path, opened: ExitStac
             "TRITON_START_TIMEOUT": str(ENGINE_START_TIMEOUT_S),
         }
         options: dict[str, Any] = {"log_name": f"stack-{count}", "timeout_s": ENGINE_START_TIMEOUT_S}
-        stack = whole_stack(folder, settings, engine_python=engine.python, has_api=True, **options)
+        stack = whole_stack(folder, settings, engine_python=engine.python, **options)
         stacks[count] = opened.enter_context(stack)
         _say(f"READY after {stacks[count].start_s:.1f} s")
     return stacks

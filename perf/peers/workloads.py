@@ -25,16 +25,16 @@ class Workload:
     input_tokens: tuple[int, int]
     output_tokens: tuple[int, int]
     shared_tokens: int = 0
-    """Of the prompt's beginning, the same in all requests."""
+    """Tokens of the prompt's beginning that are the same in all requests."""
     step_s: float = 0.0
-    """Of the stand-in executor."""
+    """Seconds of a step of the stand-in executor."""
     share_of_capacity: float | None = None
     is_whole: bool = False
     """The answers are no streams."""
 
     @property
     def most_tokens(self) -> int:
-        """Of a request and its answer."""
+        """Most tokens of a request and its answer."""
         return self.input_tokens[1] + self.output_tokens[1]
 
 

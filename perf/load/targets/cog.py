@@ -38,7 +38,7 @@ class CogTarget(Posting):
 
 
 def runner_inputs(workload: Workload) -> dict[str, Any]:
-    """The workload in the runner's inputs; the others stay at their defaults, as users leave them."""
+    """Return the workload in the runner's inputs; the others stay at their defaults, as users leave them."""
     inputs: dict[str, Any] = {"prompt": workload.prompt, "max_tokens": workload.output_tokens}
     if workload.is_fixed_length:
         inputs["min_tokens"] = workload.output_tokens

@@ -54,7 +54,7 @@ class OpenAITarget(Posting):
 
 
 def _inputs(api: Api, model: str, workload: Workload, is_streaming: bool) -> dict[str, Any]:
-    """The request's body. ``min_tokens`` and ``ignore_eos`` are vLLM's, which others took over."""
+    """Return the request's body. ``min_tokens`` and ``ignore_eos`` are vLLM's, which others took over."""
     inputs: dict[str, Any] = {"model": model, "max_tokens": workload.output_tokens}
     if is_streaming:
         inputs |= {"stream": True, "stream_options": {"include_usage": True}}

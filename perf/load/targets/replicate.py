@@ -30,7 +30,7 @@ class ReplicateTarget:
         self._create = Request("POST", url + path, headers, json.dumps(body).encode())
 
     async def exchange(self, http: HttpClient) -> Sequence[Response]:
-        """The finished prediction's document and its stream; or the one refusal."""
+        """Return the finished prediction's document and its stream; or the one refusal."""
         created = await http.send(self._create)
         if created.status not in (200, 201, 202):
             return [created]
@@ -42,7 +42,7 @@ class ReplicateTarget:
         return [await self._finished(http, urls["get"]), stream]
 
     async def _finished(self, http: HttpClient, url: str) -> Response:
-        """The prediction's document once it says how it ended: a moment after its stream, it may be."""
+        """Return the prediction's document once it says how it ended, maybe a moment after its stream."""
         for _ in range(_MOST_LOOKS):
             response = await http.send(Request("GET", url, self._authorization))
             if response.status != 200 or json.loads(response.body).get("status") in _ENDED:

@@ -56,11 +56,11 @@ class Posting(Target):
 
     @abstractmethod
     def read_ok(self, response: Response) -> Answer:
-        """What an answer with status 200 says."""
+        """Read an answer with status 200."""
 
 
 def refusal(response: Response) -> Answer:
-    """What an answer with another status than the one hoped for means."""
+    """Read an answer with another status."""
     text = " ".join(response.body.decode(errors="replace").split())[:_QUOTED_CHARACTERS]
     outcome: Outcome = "busy" if response.status in BUSY_STATUSES else "failed"
     return Answer(outcome=outcome, error=f"HTTP {response.status}: {text}")

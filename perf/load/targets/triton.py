@@ -62,6 +62,6 @@ def _ensemble_inputs(workload: Workload) -> dict[str, Any]:
 
 
 def _token_count(document: dict[str, Any]) -> int:
-    """Tokens of one response; Triton writes a tensor of one element as a bare number."""
+    """Return the tokens of one response; Triton writes a tensor of one element as a bare number."""
     output_ids = document.get("output_ids", [])
     return len(output_ids) if isinstance(output_ids, list) else 1

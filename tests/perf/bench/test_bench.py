@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def cells(text: str, first: str) -> list[str]:
-    """The other cells of a table's row."""
+    """Return the other cells of a table's row."""
     row = next(line for line in text.splitlines() if line.startswith(f"| {first} "))
     return [cell.strip() for cell in row.split("|")[2:-1]]
 
@@ -59,7 +59,7 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Those of all its threads."""
+    """Return the children of all its threads."""
     lists = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for each in lists for child in each.read_text().split()]
 

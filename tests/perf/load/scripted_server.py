@@ -102,5 +102,5 @@ def chunk(data: str) -> bytes:
 
 
 def stream_answer(*events: str) -> bytes:
-    """A whole stream of server-sent events, one chunk each."""
+    """Return a whole stream of server-sent events, one chunk each."""
     return STREAM_HEAD + b"".join(chunk(f"{event}\n\n") for event in events) + LAST_CHUNK

@@ -23,7 +23,7 @@ from tests.runner.long_runs.metrics import metrics
 
 TOKENS_PER_SECOND = 25
 _STREAMS = 8
-"""Of each API; of Triton half as many."""
+"""Streams of each API; of Triton half as many."""
 _TOKENS = (25, 100)
 _LAST_TOKENS = 10
 _ENDLESS_TOKENS = 10_000
@@ -31,7 +31,7 @@ _LATEST_SIGNAL_S = 2.0
 _POLL_S = 0.02
 _TIMEOUT_S = 300.0
 _EXIT_CODE = 70
-"""Of a runner whose Cog worker has ended: Cog can't start another."""
+"""Exit code of a runner whose Cog worker has ended: Cog can't start another."""
 _KEPT = {"flight-recorder", "metrics"}
 """Folders of what is kept about processes that have ended."""
 
@@ -54,7 +54,7 @@ EXPECTED = {
     "Triton front": Expected([TRITON], [CLOSED]),
     WORKER: Expected(APIS),
 }
-"""By the role of the process."""
+"""What is expected, by the role of the process."""
 
 
 def difference(role: str, stream: KnownStream) -> str:
@@ -76,7 +76,7 @@ class Drill:
         self.broken: list[str] = []
         """Expectations."""
         self.streams: list[KnownStream] = []
-        """Those that began before all was ready again."""
+        """Streams that began before all was ready again."""
         self._stack = stack
         self._role = role
         self._number = number

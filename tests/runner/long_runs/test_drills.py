@@ -43,11 +43,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def tidy_stack(engine: Path, folder: Path) -> Iterator[Stack]:
-    """A server that has left nothing behind when it has ended."""
+    """Start a server that must have left nothing behind when it has ended."""
     tmp = folder / "tmp"
     tmp.mkdir()
     settings = {"ENGINE_DIR": str(engine), "FAILURE_LIMIT": "99", "TMPDIR": str(tmp)}
-    with whole_stack(folder, settings, has_api=True) as stack:
+    with whole_stack(folder, settings) as stack:
         files = files_in(folder)
         yield stack
     assert left_behind(stack, folder, files) == []

@@ -67,7 +67,7 @@ async def _attack(stack: Stack, engine: Path, log: Path) -> tuple[list[str], Tra
 
 def test_hostile_traffic_on_every_port_harms_nobody_elses_stream(tmp_path: Path) -> None:
     engine = paced_engine(tmp_path, _TOKENS_PER_SECOND)
-    with whole_stack(tmp_path, {"ENGINE_DIR": str(engine)}, has_api=True) as stack:
+    with whole_stack(tmp_path, {"ENGINE_DIR": str(engine)}) as stack:
         roles = {each.folder: each.role for each in processes(stack.session)}
         wrong, traffic = asyncio.run(_attack(stack, engine, tmp_path / "traffic.log"))
         ended = [role for folder, role in roles.items() if role != RENDERER and not folder.exists()]

@@ -101,7 +101,7 @@ async def _cancel(client: httpx.AsyncClient, number: int, prompt: str, count: in
 def test_every_answer_is_that_of_its_own_prompt_and_nothing_is_left(tmp_path: Path) -> None:
     engine = paced_engine(tmp_path, 0)
     settings = dict.fromkeys(("COG_MAX_CONCURRENCY", "OPENAI_MAX_REQUESTS"), str(_PLACES))
-    with whole_stack(tmp_path, {"ENGINE_DIR": str(engine), **settings}, has_api=True) as stack:
+    with whole_stack(tmp_path, {"ENGINE_DIR": str(engine), **settings}) as stack:
         soak, warm = Soak(stack, engine), int(REQUESTS * _WARM_UP)
         asyncio.run(soak.run(range(warm)))
         time.sleep(_IDLE_S * _IS_LONG)
