@@ -18,7 +18,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -31,63 +31,24 @@ from tests.runner.chat.families.answers import decoder, message_of, read, tokeni
 
 _STAND_INS = ("vllm", "transformers", "torch", "xgrammar", "openai", "mistral_common", "partial_json_parser")
 _OPTION = "--results"
-_LEFT_OUT = ("toolparser", "engine", "parser", "model", "moe", "_")
-_FAMILIES = {
-    "apertus": "apertus",
-    "deepseekv3": "deepseek-v3",
-    "deepseekv31": "deepseek-v3.1",
-    "deepseekv32": "deepseek-v3.2",
-    "deepseekv4": "deepseek-v4",
-    "deepseekv41": "deepseek-v4.1",
-    "dots": "dots",
-    "ernie45": "ernie",
-    "functiongemma": "functiongemma",
-    "gemma4": "gemma-4",
-    "gigachat3": "gigachat",
-    "glm": "glm",
-    "granite": "granite",
-    "granite-20b": "granite-20b",
-    "granite4": "hermes",
-    "hermes": "hermes",
-    "hunyuana13b": "hunyuan-a13b",
-    "hyv3": "hunyuan-3",
-    "internlm": "intern",
-    "jamba": "hunyuan-a13b",
-    "k2horizon": "k2-horizon",
-    "kimik2": "kimi-k2",
-    "kimik3": "kimi-k3",
-    "lfm2": "lfm2",
-    "ling3": "glm",
-    "llama3": "llama3",
-    "llama4pythonic": "llama4",
-    "longcat": "longcat",
-    "minicpm5": "minicpm-5",
-    "minimaxm2": "minimax-m2",
-    "minimaxm3": "minimax-m3",
-    "mistral": "mistral",
-    "nemotronv3": "qwen3-coder",
-    "olmo3": "olmo3",
-    "phi4": "phi4",
-    "poolsidev1": "glm",
-    "pythonic": "pythonic",
-    "qwen3": "qwen3-coder",
-    "seedoss": "seed-oss",
-    "step3p5": "qwen3-coder",
-    "xlam": "xlam",
-}
-"""Names of families by the beginnings of a parser's name, of which the longest counts."""
 _SPECIAL_TOKENS = ("<|message_sep|>", "</s>")
-_SPECIAL = {"hyv3": hunyuan_3("")}
+_OTHER_NAMES = {
+    "hyv3": hunyuan_3(""),
+    "granite4": FAMILIES["hermes"],
+    "jamba": FAMILIES["hunyuan-a13b"],
+    **dict.fromkeys(("ling3", "poolsidev1"), FAMILIES["glm"]),
+    **dict.fromkeys(("nemotronv3", "qwen3", "step3p5"), FAMILIES["qwen3-coder"]),
+}
+_FAMILIES = {re.sub(r"\W", "", name): family for name, family in FAMILIES.items()} | _OTHER_NAMES
 
 
 def _family(name: str) -> Family:
-    name = name.lower()
-    for left_out in _LEFT_OUT:
-        name = name.replace(left_out, "")
+    """Return the family whose name a parser's name begins with."""
+    name = re.sub("toolparser|engine|parser|model|moe|\\W|_", "", name.lower())
     beginnings = sorted(filter(name.startswith, _FAMILIES), key=len)
     if not beginnings:
         raise NotImplementedError(f"no family of ours is {name}")
-    return _SPECIAL.get(name) or FAMILIES[_FAMILIES[beginnings[-1]]]
+    return _FAMILIES[beginnings[-1]]
 
 
 class Record:
@@ -207,7 +168,9 @@ _KNOWN = {
 
 
 class StandIn(ModuleType):
-    __path__: ClassVar[list[str]] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
