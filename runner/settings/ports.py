@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import errno
-import secrets
+import itertools
+import random
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -12,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from errors.settings import InvalidSetting, PortInUse
 
 LOOPBACK = "127.0.0.1"
+_FIRST_PORT, _BLOCK = 10_000, 50
 
 
 def local_url(host: str, port: int) -> str:
@@ -56,16 +62,40 @@ def check_ports_free(*listeners: Listener) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nothing listens on, for now.
+    """Return ports of loopback that nothing listens on, and that no other process gets by this function."""
+    with _LOCK:
+        return list(itertools.islice(_ports, count))
 
-    The kernel gives none of them to another process by itself, as it does with those from 32,768 on.
+
+def _free_ports() -> Iterator[int]:
+    """Yield ports of blocks that this process has for itself, by the name of a socket, until it ends.
+
+    NOTE: of those that the system chooses, any connection may take one before Triton listens.
     """
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = 10_000 + secrets.randbelow(22_768)
-        if Listener(LOOPBACK, port, "a probe", "").is_free():
-            ports.add(port)
-    return list(ports)
+    end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    blocks = range(_FIRST_PORT, end, _BLOCK)
+    for first in random.sample(blocks, len(blocks)):
+        name = socket.socket(socket.AF_UNIX)
+        with suppress(OSError):
+            name.bind(f"\0cog-triton-ports-{first}")
+            _names.append(name)
+            yield from filter(_is_free, range(first, min(first + _BLOCK, end)))
+    while True:
+        with socket.create_server((LOOPBACK, 0)) as probe:
+            port = probe.getsockname()[1]
+        yield port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind((LOOPBACK, port))
+        return True
+    return False
+
+
+_LOCK = threading.Lock()
+_names: list[socket.socket] = []
+_ports = _free_ports()
 
 
 class TritonPorts(BaseModel):

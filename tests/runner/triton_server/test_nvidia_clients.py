@@ -13,9 +13,9 @@ import tritonclient.http as httpclient
 import yaml
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from tests.runner.grpc_stream import GrpcStream
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import HOST, TritonUnderTest
-from tests.runner.slot.test_model import GrpcStream
 
 pytestmark = pytest.mark.servers
 

@@ -13,7 +13,7 @@ from runner.engines.protocol.messages import Output, Sampling, Submit
 from runner.engines.server.start import EngineStart
 from runner.engines.server.supervisor import EngineServer
 from runner.supervision.failures import ProcessFailure
-from runner.supervision.supervised import State, SupervisedProcess
+from runner.supervision.supervised import ProcessState, SupervisedProcess
 
 SUBMIT = Submit(0, [5, 6], 20, Sampling(top_k=1))
 LONG = Submit(0, [5], 90_000)
@@ -86,7 +86,7 @@ async def next_look(process: SupervisedProcess) -> None:
         return look()
 
     process.is_waiting = watched  # type: ignore[method-assign]
-    while not looked.is_set() and process.state is State.STARTING:  # noqa: ASYNC110
+    while not looked.is_set() and process.state is ProcessState.STARTING:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from errors.settings import InvalidSetting
+from tests.runner.grpc_stream import GrpcStream
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import (
     DEADLINE_S,
@@ -28,7 +29,7 @@ from tests.runner.servers import (
     is_running,
     wait_until,
 )
-from tests.runner.slot.test_model import GrpcStream, stream_of, tokens
+from tests.runner.slot.test_model import stream_of, tokens
 from tests.runner.tensorrt_llm_engine import make_compiled_model, write_engine_python
 from tests.standins.gpus import make_gpus, without_driver
 
