@@ -19,6 +19,7 @@ import pytest
 from engine.machine.python import engine_python
 from perf.model.real_model import GGUF, Reference, real_engine
 from perf.servers import MODEL, Stack, whole_stack
+from tests.runner.api.apis import data_of
 from tests.runner.servers import DEADLINE_S
 
 START_S = 500.0
@@ -125,7 +126,7 @@ def chat(served: Served, question: str) -> str:
 def chat_stream(served: Served, question: str) -> str:
     body = {**asked(question), "stream": True}
     text = served.post(f"{served.stack.openai_url}/v1/chat/completions", body).text
-    *events, last = [line.removeprefix("data: ") for line in text.splitlines() if line]
+    *events, last = data_of(text)
     assert last == "[DONE]"
     choices = [choice for event in events for choice in json.loads(event)["choices"]]
     return "".join(choice["delta"].get("content") or "" for choice in choices)

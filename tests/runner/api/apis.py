@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from cli.event_stream import EventParser
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import DEADLINE_S, HOST, TritonUnderTest, free_ports
 
@@ -45,12 +46,10 @@ class API:
         """The data of a stream whose events have the names of their types."""
         response = self.post(path, stream=True, **body)
         assert response.status_code == 200, response.text
-        found = []
-        for event in response.text.strip().split("\n\n"):
-            name, data = event.split("\n")
-            found.append(json.loads(data.removeprefix("data: ")))
-            assert name == f"event: {found[-1]['type']}"
-        return found
+        events = EventParser().feed(response.content)
+        documents: list[dict[str, Any]] = [json.loads(event.data) for event in events]
+        assert [event.name for event in events] == [each["type"] for each in documents]
+        return documents
 
     def refused(self, path: str, status: int, **body: Any) -> dict[str, Any]:
         """The error's object."""
@@ -83,7 +82,8 @@ class API:
 
 
 def data_of(text: str) -> list[str]:
-    return [line.removeprefix("data: ") for line in text.splitlines() if line]
+    """The data of the events of a whole stream."""
+    return [event.data.decode() for event in EventParser().feed(text.encode())]
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from runner.api.openai.bodies import ChatBody, CompletionBody
 from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS
-from tests.runner.api.apis import API
+from tests.runner.api.apis import API, data_of
 from tests.runner.api.browser import Page
 from tests.runner.api.page_steps import OPEN_GROUPS, needs_chromium
 
@@ -81,7 +81,7 @@ def test_a_copied_command_does_what_the_page_did(page: Page, api: API) -> None:
     page.click("#curl")
     page.wait("$('status').textContent === 'Copied as curl.'")
     answer = subprocess.run(["bash", "-c", page.run("copied")], capture_output=True, text=True, check=True)
-    *events, last = [line.removeprefix("data: ") for line in answer.stdout.splitlines() if line]
+    *events, last = data_of(answer.stdout)
     text = "".join(json.loads(each)["choices"][0]["text"] for each in events)
     assert (text, last) == (prompt + api.model.expected_text(prompt, 20), "[DONE]")
     page.click("#python")

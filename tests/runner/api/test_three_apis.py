@@ -45,7 +45,7 @@ class Told:
 
 
 def events_of(data: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line[6:]) for line in data.decode().splitlines() if line.startswith("data: {")]
+    return [json.loads(each) for each in data_of(data.decode()) if each.startswith("{")]
 
 
 def chat_told(message: dict[str, Any]) -> Told:
@@ -285,12 +285,8 @@ def test_a_models_tokens_are_told_alike(tmp_path_factory: pytest.TempPathFactory
         answer = model.ask(path, **body)
         usages.append([value for value in answer["usage"].values() if isinstance(value, int)][:2])
         found.append(told_whole(answer))
-        found.append(told_events(map(json.loads, data_of_events(model.post(path, **body, stream=True).text))))
+        found.append(told_events(events_of(model.post(path, **body, stream=True).content)))
     assert found == [found[0]] * len(found)
     assert found[0].reasoning == "Two cities."
     assert len(found[0].calls) == CALLS.count("<tool_call>")
     assert usages == [usages[0]] * 3
-
-
-def data_of_events(text: str) -> list[str]:
-    return [data for data in data_of(text) if data.startswith("{")]
