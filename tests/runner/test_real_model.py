@@ -81,9 +81,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with (
         # Two programs compute on these cores: a thread that waits must not keep one busy.
         closing(Reference(engine, OMP_NUM_THREADS="1")) as reference,
-        whole_stack(
-            folder, settings, engine_python=engine_python(), timeout_s=START_S
-        ) as stack,
+        whole_stack(folder, settings, engine_python=engine_python(), timeout_s=START_S) as stack,
         httpx.Client(timeout=DEADLINE_S) as http,
     ):
         yield Served(stack, reference, http)
