@@ -100,17 +100,15 @@ def test_an_engine_that_is_given_wins_over_those_of_variables(
 
 
 @pytest.mark.usefixtures("started")
-@pytest.mark.parametrize("port", ["0", "99999", "abc", "-1", ""])
-@pytest.mark.parametrize("way", ["option", "variable"])
 def test_a_port_that_is_none_is_e1006(
-    port: str, way: str, tar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if way == "variable":
+    for port in ("0", "99999", "abc", "-1", ""):
         monkeypatch.setenv("PORT", port)
-    assert main(["serve", str(tar), *(["--port=" + port] if way == "option" else [])]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    name = "--port" if way == "option" else "PORT"
-    assert line == f"E1006 InvalidSetting: {name} must be a port, 1 to 65535, but is {port!r}."
+        for name, option in (("--port", ["--port=" + port]), ("PORT", [])):
+            assert main(["serve", str(tar), *option]) == 2
+            told = f"E1006 InvalidSetting: {name} must be a port, 1 to 65535, but is {port!r}.\n"
+            assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize("command", [["demo"], ["doctor"], ["metrics"]])
@@ -201,44 +199,35 @@ def test_an_unknown_scheme_and_a_path_that_can_not_be_looked_at_are_told_in_a_se
         assert "Traceback" not in told
 
 
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        (
-            "inspect m.gguf",
-            "E1301 EngineNotFound: m.gguf is no engine; for a model: `cog-triton plan m.gguf`.",
-        ),
-        ("inspect a/b", "E1301 EngineNotFound: a/b is no engine; for a model: `cog-triton plan a/b`."),
-        ("inspect README", "it does not begin as a tar does, so it is no engine.tar; fetch it again"),
-        ("serve README", "it does not begin as a tar does, so it is no engine.tar; fetch it again"),
-        (
-            "plan a/b/c",
-            "a/b/c can't be read: there is no such file, and it is neither a build config (a YAML ",
-        ),
-        ("build folder", "folder can't be read: it is neither a build config (a YAML file or its URL) nor "),
-        ("build e.tar", "e.tar can't be read: it is neither a build config (a YAML file or its URL) nor a "),
-        (
-            "serve a/b:Q4",
-            "E1005 InvalidInput: MODEL must be owner/name or owner/name:FILE.gguf, but is 'a/b:Q",
-        ),
-        (
-            "serve a/b --engine vllm",
-            "E1323 GpuRequired: A vllm engine needs an NVIDIA GPU and none is visible",
-        ),
-    ],
+_NEITHER = (
+    "it is neither a build config (a YAML file or its URL) nor a model (OWNER/NAME on the Hugging Face Hub"
 )
+WRONG_ARGUMENTS = {
+    "inspect m.gguf": "E1301 EngineNotFound: m.gguf is no engine; for a model: `cog-triton plan m.gguf`.",
+    "inspect a/b": "E1301 EngineNotFound: a/b is no engine; for a model: `cog-triton plan a/b`.",
+    "inspect README": "it does not begin as a tar does, so it is no engine.tar; fetch it again",
+    "serve README": "it does not begin as a tar does, so it is no engine.tar; fetch it again",
+    "plan a/b/c": f"a/b/c can't be read: there is no such file, and {_NEITHER}",
+    "build folder": f"folder can't be read: {_NEITHER}",
+    "build e.tar": f"e.tar can't be read: {_NEITHER}",
+    "serve a/b:Q4": "E1005 InvalidInput: MODEL must be owner/name or owner/name:FILE.gguf, but is 'a/b:Q4'",
+    "serve a/b --engine vllm": "E1323 GpuRequired: A vllm engine needs an NVIDIA GPU and none is visible",
+}
+
+
 def test_a_wrong_argument_is_told_what_the_command_takes(
-    command: str, told: str, tar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("cli.serve.visible_gpus", tuple)
     Path("folder").mkdir()
     Path("m.gguf").write_bytes(b"GGUF")
     Path("README").write_text(1024 * "Read me.")
     Path("e.tar").symlink_to(tar)
-    assert main(command.split()) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
-    assert ("leave out --engine" in line) == ("--engine" in command)
+    for command, told in WRONG_ARGUMENTS.items():
+        assert main(command.split()) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert told in line
+        assert ("leave out --engine" in line) == ("--engine" in command)
 
 
 def test_a_host_of_another_machine_is_named() -> None:
@@ -246,37 +235,26 @@ def test_a_host_of_another_machine_is_named() -> None:
         Listener("192.0.2.1", 5000, "Cog", "PORT").is_free()
 
 
-@pytest.mark.parametrize(
-    ("destination", "code"),
-    [
-        (".", "E1005"),
-        ("new/", "E1005"),
-        ("pipe", "E1005"),
-        ("README.md", "E1005"),
-        ("/proc/none/engine.tar", "E2306"),
-    ],
-)
 def test_a_destination_that_cannot_be_written_is_told_before_anything_is_built(
-    destination: str, code: str, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     os.mkfifo("pipe")
     Path("README.md").write_text("Read me.")
-    assert main(["build", str(EXAMPLE), "-o", destination]) == (2 if code.startswith("E1") else 1)
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith(code)
+    wrong = dict.fromkeys((".", "new/", "pipe", "README.md"), "E1005")
+    for destination, code in {**wrong, "/proc/none/engine.tar": "E2306"}.items():
+        assert main(["build", str(EXAMPLE), "-o", destination]) == (2 if code.startswith("E1") else 1)
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err[:5]) == ("", code)
     assert Path("pipe").is_fifo()
     assert Path("README.md").read_text() == "Read me."
 
 
-def test_what_is_at_the_destination_stays_until_the_build_has_succeeded(tmp_path: Path) -> None:
-    (tmp_path / "engine.tar").write_text("an earlier one")
-    (tmp_path / "config.yaml").write_text(
-        "engine: paced\nmodel_path: nowhere\npaced: {tokens_per_second: 1}\n"
-    )
+def test_what_is_at_the_destination_stays_until_the_build_has_succeeded() -> None:
+    Path("engine.tar").write_text("an earlier one")
+    Path("config.yaml").write_text("{engine: paced, model_path: nowhere, paced: {tokens_per_second: 1}}")
     assert main(["build", "config.yaml", "-o", "engine.tar"]) != 0
-    assert (tmp_path / "engine.tar").read_text() == "an earlier one"
-    assert {path.name for path in tmp_path.iterdir()} <= {"engine.tar", "config.yaml", "cache"}
+    assert Path("engine.tar").read_text() == "an earlier one"
+    assert {path.name for path in Path().iterdir()} <= {"engine.tar", "config.yaml", "cache"}
 
 
 @pytest.mark.parametrize(
