@@ -13,7 +13,7 @@ if [ "$(. /etc/os-release && echo "$ID $VERSION_ID")" != "debian 12" ]; then
 fi
 if [ "$(id -u)" != 0 ]; then
     command -v sudo > /dev/null || refuse "they need root, for a Docker daemon, and there is no sudo."
-    environment=HOME,PATH,TESTS,PIP_CERT,PIP_CONFIG_FILE,PIP_EXTRA_INDEX_URL,PIP_FIND_LINKS,PIP_INDEX_URL
+    environment=HOME,PATH,TESTS,PYTEST_ADDOPTS,PIP_CERT,PIP_CONFIG_FILE,PIP_EXTRA_INDEX_URL,PIP_FIND_LINKS,PIP_INDEX_URL
     exec sudo --preserve-env="$environment,TORCH_CPU_INDEX,http_proxy,https_proxy,no_proxy" "$0" "$@"
 fi
 
@@ -73,7 +73,7 @@ done
 
 export COG_TRITON_TEST_IMAGES=1
 # Nothing of root's is left in someone's checkout, nor is that someone's checkout refused for being so.
-export PYTHONDONTWRITEBYTECODE=1 PYTEST_ADDOPTS="-p no:cacheprovider -o tmp_path_retention_policy=none"
+export PYTHONDONTWRITEBYTECODE=1 PYTEST_ADDOPTS="${PYTEST_ADDOPTS:-} -p no:cacheprovider -o tmp_path_retention_policy=none"
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
 export NIX_CONFIG="
 experimental-features = nix-command flakes
