@@ -100,6 +100,7 @@ def trace_of_triton(cog: CogUnderTest, receiver: OtlpReceiver) -> list[Span]:
     for _ in range(3):
         with suppress(AssertionError):
             return trace_of_this_triton(cog, receiver)
+        print(f"no span came; the last lines of Triton and its runner:\n{cog.log()[-4000:]}")
         for pid in triton_pids(cog.triton_http_port):
             os.kill(pid, signal.SIGKILL)
     raise AssertionError("no span came from any of three Tritons")

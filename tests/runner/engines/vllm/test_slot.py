@@ -173,10 +173,6 @@ def test_priority_and_salt_reach_the_engine_within_their_bounds(api: API) -> Non
     assert api.refused("/v1/responses", 400, input="hi", cache_salt="")["param"] == "cache_salt"
 
 
-def test_an_engine_without_adapters_refuses_names(triton: TritonUnderTest) -> None:
-    assert "E1104" in triton.post(f"{SLOT}/generate", {**PROMPT, "lora_name": "french"}).text
-
-
 def _cached(usage: dict[str, Any]) -> int:
     names = {"prompt_tokens_details", "input_tokens_details"} & usage.keys()
     return int(usage[names.pop()]["cached_tokens"] if names else usage["cache_read_input_tokens"])
