@@ -77,18 +77,16 @@ class CogServer(launch.CogServer):
         return int(child)
 
 
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
+class _Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
 
 
 @contextmanager
-def served_configs(
-    folder: Path, handler: type[QuietHandler] = QuietHandler
-) -> Iterator[Callable[[dict[str, Any]], str]]:
-    """A function that writes a config of these keys into ``folder`` and returns its URL on loopback."""
-    directory_handler = functools.partial(handler, directory=str(folder))
-    with http.server.ThreadingHTTPServer((HOST, 0), directory_handler) as server:
+def served_configs(folder: Path) -> Iterator[Callable[[dict[str, Any]], str]]:
+    """Yield a function that writes a config into ``folder`` and returns its URL on loopback."""
+    handler = functools.partial(_Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer((HOST, 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
         def serve(keys: dict[str, Any]) -> str:

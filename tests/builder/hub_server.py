@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
-import struct
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 
@@ -43,8 +41,6 @@ class Repository:
     lfs: set[str] = field(default_factory=set)
     cut_at: dict[str, list[int]] = field(default_factory=dict)
     """By file: lengths after which an answer breaks off, one for each time, from the first request on."""
-    reset: bool = False
-    """Break off with a TCP reset instead of an orderly end."""
     sent_instead: dict[str, bytes] = field(default_factory=dict)
     ignores_ranges: bool = False
     lists_hashes: bool = True
@@ -52,8 +48,6 @@ class Repository:
     """By file: its bytes are sent once this is set."""
     asked: dict[str, threading.Event] = field(default_factory=dict)
     """By file: set as soon as it is asked for."""
-    pieces: int = 1
-    """In how many pieces, each its own packet after a pause, a file is sent."""
 
 
 class HubServer:
@@ -62,8 +56,6 @@ class HubServer:
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
         self.requests: list[Request] = []
-        self.failing: list[int] = []
-        """Status codes for the next requests of files, one each."""
         self.limits: list[dict[str, str]] = []
         """Headers of 429 for the next requests about models, one each."""
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)) for _ in range(2)]
@@ -148,9 +140,6 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
 
         def _file(self, model_id: str, name: str) -> None:
             repository = hub.repositories[model_id]
-            if self.command == "GET" and hub.failing:
-                self._refuse(hub.failing.pop(0), "")
-                return
             content = repository.sent_instead.get(name, repository.files[name])
             start = 0
             if (wanted := self.headers.get("Range")) and not repository.ignores_ranges:
@@ -174,22 +163,8 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             if name in repository.held:
                 repository.held[name].wait(60)
             cuts = repository.cut_at.get(name, [])
-            if cuts:
-                self.wfile.write(content[: cuts.pop(0)])
-                self.wfile.flush()
-                if repository.reset:
-                    linger = struct.pack("ii", 1, 0)
-                    cast(socket.socket, self.connection).setsockopt(
-                        socket.SOL_SOCKET, socket.SO_LINGER, linger
-                    )
-                self.close_connection = True
-                return
-            size = max(1, -(-len(content) // repository.pieces))
-            for at in range(0, len(content), size):
-                self.wfile.write(content[at : at + size])
-                self.wfile.flush()
-                if repository.pieces > 1:
-                    threading.Event().wait(0.02)
+            self.close_connection = bool(cuts)
+            self.wfile.write(content[: cuts.pop(0)] if cuts else content)
 
         def _is_denied(self, repository: Repository) -> bool:
             given = self.headers.get("Authorization")

@@ -265,14 +265,6 @@ def test_what_a_killed_build_left_is_removed(tmp_path: Path, model: Path, cache:
     assert list((cache / "builds").iterdir()) == []
 
 
-def test_a_token_is_neither_reported_nor_packed(tmp_path: Path, repository: Repository) -> None:
-    lines: list[str] = []
-    repository.token = token = "hf_planted"
-    manifest, content = run(tmp_path, lines, model_id=MODEL_ID, hf_token=token)
-    assert manifest.build_config == {"model_id": MODEL_ID}
-    assert token not in b"".join(content.values()).decode(errors="replace") + "".join(lines)
-
-
 def test_the_examples_that_ship_build_without_a_network(tmp_path: Path, hub: HubServer) -> None:
     for example, kind in {"tiny": "transformers", "paced": "paced"}.items():
         config = OWN_FOLDER / "examples" / example / "config.yaml"

@@ -63,13 +63,6 @@ def test_a_config_of_cog_trt_llm_is_read_in_todays_form() -> None:
     assert "build.args.use_gpt_attention_plugin: now gpt_attention_plugin auto" in file.notes
 
 
-def test_a_config_of_todays_version_is_read_as_it_stands() -> None:
-    file = parse(f"version: 1{GPT_EXAMPLE}")
-    assert file.config.build is not None
-    assert file.config.build.args == {"use_gpt_attention_plugin": None, "remove_input_padding": "enable"}
-    assert file.notes == ()
-
-
 @pytest.mark.parametrize(
     ("text", "kind"),
     [

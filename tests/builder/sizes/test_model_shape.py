@@ -20,12 +20,6 @@ def test_a_multimodal_models_text_part_is_counted() -> None:
     assert shape_of(nested).num_parameters == shape_of(LLAMA_2_7B).num_parameters
 
 
-def test_an_unknown_family_is_counted_as_llama_like_and_said_not_to_be_known() -> None:
-    shape = shape_of({**LLAMA_2_7B, "model_type": "brand_new"})
-    assert not shape.is_known
-    assert shape.num_parameters == shape_of(LLAMA_2_7B).num_parameters
-
-
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
 def test_a_config_without_a_needed_number_is_told_by_its_name(key: str) -> None:
     for value in (None, 0, -1, "4096", True, [1]):

@@ -39,12 +39,6 @@ def test_a_revision_is_resolved_to_its_commit_and_files_arrive_as_they_are(
     assert fetch(cache) == {name: repository.files[name] for name in ("config.json", WEIGHTS)}
 
 
-def test_what_is_there_is_not_fetched_again(cache: Path, hub: HubServer, repository: Repository) -> None:
-    for revision in ("main", "main", repository.commit):
-        fetch(cache, revision=revision)
-    assert len(hub.asked_for(f"/{WEIGHTS}")) == 2  # the redirect and its target, once
-
-
 @pytest.mark.parametrize("lists_for_all", [False, True], ids=["private", "gated"])
 def test_what_is_there_is_not_given_to_a_caller_whom_the_hub_refuses(
     cache: Path, repository: Repository, lists_for_all: bool
@@ -54,19 +48,6 @@ def test_what_is_there_is_not_given_to_a_caller_whom_the_hub_refuses(
     for revision in ("main", "c" * 40):
         with pytest.raises(ModelAccessDenied, match="licence"):
             fetch(cache, token="hf_wrong", revision=revision)
-
-
-@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_a_cut_connection_is_continued_where_it_broke_off(
-    cache: Path, hub: HubServer, repository: Repository, reset: bool
-) -> None:
-    repository.cut_at[WEIGHTS] = [1000, 1]
-    repository.reset = reset
-    assert fetch(cache)[WEIGHTS] == repository.files[WEIGHTS]
-    ranges = [request.range for request in hub.asked_for(WEIGHTS) if request.path.startswith("/cdn/")]
-    assert ranges[0] is None
-    if not reset:  # a reset may throw away what was on its way
-        assert ranges[1:] == ["bytes=1000-", "bytes=1001-"]
 
 
 def test_a_later_build_continues_what_an_earlier_one_left(
@@ -115,21 +96,6 @@ def test_a_server_that_lists_no_hashes_is_asked_file_by_file(cache: Path, reposi
     repository.sent_instead["tokenizer.json"] = b"x" * len(repository.files["tokenizer.json"])
     with pytest.raises(DownloadCorrupt):
         fetch(cache, "tokenizer.json")
-
-
-def test_a_slow_server_is_waited_for(cache: Path, repository: Repository) -> None:
-    repository.pieces = 20
-    assert fetch(cache)[WEIGHTS] == repository.files[WEIGHTS]
-
-
-def test_passing_failures_of_the_server_are_tried_again_and_lasting_ones_told(
-    cache: Path, hub: HubServer, repository: Repository
-) -> None:
-    hub.failing = [503, 500]
-    assert fetch(cache, WEIGHTS)[WEIGHTS] == repository.files[WEIGHTS]
-    hub.failing = [502] * downloads.NUM_TRIES
-    with pytest.raises(DownloadFailed, match="HTTP 502"):
-        fetch(cache, "config.json")
 
 
 @pytest.mark.parametrize("headers", [{"Retry-After": "7"}, {"RateLimit": '"api";r=0;t=7'}])

@@ -87,14 +87,7 @@ def member(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
 
 @pytest.mark.parametrize(
     "extra",
-    [
-        member("../outside", tarfile.REGTYPE),
-        member("/tmp/outside", tarfile.REGTYPE),
-        member("link", tarfile.SYMTYPE, "/etc/passwd"),
-        member("hard", tarfile.LNKTYPE, "config.json"),
-        member("device", tarfile.CHRTYPE),
-        member("config.json", tarfile.REGTYPE),
-    ],
+    [member("../outside", tarfile.REGTYPE), member("link", tarfile.SYMTYPE, "/etc/passwd")],
     ids=lambda info: info.name,
 )
 def test_a_tar_with_an_unsafe_member_is_refused_and_leaves_nothing(

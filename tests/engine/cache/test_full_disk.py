@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from engine.cache.store import open_engine
-from engine.tar.pack import pack
 from engine.tar.unpack import unpack
 from errors.engine_tar import NoSpaceLeft
-from tests.engine.samples import FACTS, FILES, everything_in, packed, read_files, write_files
+from tests.engine.samples import FILES, everything_in, packed, read_files
 from tests.engine.tar_server import TarServer
 
 MIB = 1 << 20
@@ -85,18 +84,6 @@ def test_a_limit_of_the_cache_makes_room_on_a_disk_that_is_full(small_disk: Moun
     with pytest.raises(NoSpaceLeft):
         open_engine(tar, cache)
     assert read_files(open_engine(tar, cache, limit_bytes=8 * MIB).path) == LARGE
-
-
-def test_a_disk_too_small_to_pack_on_is_e1310_and_keeps_the_earlier_tar(
-    small_disk: Mount, tmp_path: Path
-) -> None:
-    disk = small_disk("size=5m")
-    pack(write_files(tmp_path / "small", FILES), FACTS, disk / "engine.tar")
-    earlier = (disk / "engine.tar").read_bytes()
-    with pytest.raises(NoSpaceLeft, match="E1310"):
-        pack(write_files(tmp_path / "large", LARGE), FACTS, disk / "engine.tar")
-    assert everything_in(disk) == ["engine.tar"]
-    assert (disk / "engine.tar").read_bytes() == earlier
 
 
 def test_a_folder_that_shrinks_under_an_unpacking_is_told(small_disk: Mount, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from engine.download.body import Transfer
 from engine.tar.manifest import EngineFacts, Manifest
 from errors.coded_error import CodedError
 from errors.download import SourceNotFound, SourceUnreachable
-from errors.engine_tar import EngineFileDamaged, EngineNotFound
+from errors.engine_tar import EngineNotFound
 from errors.machine import GpuRequired
 from tests.engine.samples import FILES, LEGACY_FILES, everything_in, legacy_tar, packed, read_files
 from tests.engine.tar_server import Fault, TarServer
@@ -147,17 +147,6 @@ def test_an_engine_that_is_not_wanted_is_not_downloaded(
     server.content = legacy_tar()
     with pytest.raises(GpuRequired, match="tensorrt_llm"):
         open_engine(server.url, cache, check=refuse, transfer=FAST)
-
-
-def test_a_failed_download_leaves_no_engine(server: TarServer, tar: bytes, cache: Path) -> None:
-    flipped = bytearray(tar)
-    flipped[len(tar) // 2] ^= 1
-    server.content = bytes(flipped)
-    with pytest.raises(EngineFileDamaged, match=r"model\.safetensors"):
-        _open(server.url, cache)
-    assert everything_in(cache) == ["engines", "sources"]
-    server.content = tar
-    assert read_files(_open(server.url, cache).path) == FILES
 
 
 def test_a_source_that_is_away_or_expired_is_not_needed_again_and_one_removed_is_an_error(

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from slim.rule import INTEGRATED_SMS, KNOWN_SMS, Entry, Kind, Variant, needed, runs
+from slim.rule import INTEGRATED_SMS, KNOWN_SMS, Entry, Kind, Variant, needed
 
 KINDS = {"sm": Kind.ELF, "compute": Kind.PTX, "lto": Kind.LTO_IR}
 
@@ -46,28 +44,6 @@ def name(one: Entry) -> str:
 )
 def test_keeps_what_the_driver_would_take(sm: int, entries: str, kept: str, why: str) -> None:
     assert [name(one) for one in needed([entry(one) for one in entries.split()], sm)] == kept.split(), why
-
-
-sms = st.sampled_from(sorted(KNOWN_SMS))
-entries = st.lists(
-    st.builds(
-        Entry, st.integers(0, 1 << 30), st.just(64), st.sampled_from(Kind), sms, st.sampled_from(Variant)
-    )
-)
-
-
-@given(entries, sms)
-def test_what_is_kept_runs_in_its_order_and_nothing_dropped_is_better(entries: list[Entry], sm: int) -> None:
-    kept = needed(entries, sm)
-    assert all(runs(one, sm) for one in kept)
-    positions = [next(i for i, one in enumerate(entries) if one is mine) for mine in kept]
-    assert positions == sorted(positions)
-    assert bool(kept) == any(runs(one, sm) for one in entries)
-    assert needed(kept, sm) == kept
-    for one in entries:
-        if one not in kept and runs(one, sm):
-            better = [mine for mine in kept if mine.kind is Kind.ELF] if one.kind is Kind.ELF else kept
-            assert any(mine.sm > one.sm or mine.kind is not one.kind for mine in better)
 
 
 def test_the_architectures_of_our_images_are_known() -> None:

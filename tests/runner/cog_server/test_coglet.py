@@ -88,9 +88,6 @@ class Streaming:
         document: dict[str, Any] = httpx.put(f"{self.url}/{prompt}", json=body, timeout=DEADLINE_S).json()
         return document
 
-    def cancel(self, prompt: str) -> int:
-        return httpx.post(f"{self.url}/{prompt}/cancel", timeout=DEADLINE_S).status_code
-
 
 @pytest.fixture(scope="module")
 def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
@@ -112,33 +109,6 @@ def test_what_run_raises_is_the_predictions_error(streaming: Streaming) -> None:
     assert ": E1006 InvalidSetting: prompt must be another" in refused["error"]
     waited = streaming.predict("wait")
     assert (waited["status"], "only its PredictionStream" in waited["error"]) == ("failed", True)
-
-
-@pytest.mark.servers
-def test_a_text_is_sent_before_the_next_is_made(streaming: Streaming) -> None:
-    body = {"input": {"prompt": "steps"}}
-    headers = {"Accept": "text/event-stream"}
-    with httpx.stream("POST", streaming.url, json=body, headers=headers, timeout=DEADLINE_S) as response:
-        lines = response.iter_lines()
-        assert next(line for line in lines if '"first"' in line)
-        assert streaming.predict("go_on")["output"] == ["not cancelled"]
-        assert next(line for line in lines if '"second"' in line)
-
-
-@pytest.mark.servers
-def test_cancelling_a_prediction_cancels_its_source(streaming: Streaming) -> None:
-    """Once it has begun: what is cancelled before never begins."""
-    url, body, headers = (
-        f"{streaming.url}/steps",
-        {"input": {"prompt": "steps"}},
-        {"Accept": "text/event-stream"},
-    )
-    with httpx.stream("PUT", url, json=body, headers=headers, timeout=DEADLINE_S) as response:
-        lines = response.iter_lines()
-        assert next(line for line in lines if '"first"' in line)
-        assert streaming.cancel("steps") == 200
-        assert next(line for line in lines if '"canceled"' in line)
-    assert streaming.predict("go_on")["output"] == ["cancelled"]
 
 
 @pytest.mark.servers

@@ -25,14 +25,10 @@ def serves_on(cog: CogUnderTest) -> bool:
     [
         ("prompt", 5),
         ("max_tokens", 0),
-        ("max_tokens", 1.5),
-        ("min_tokens", -2),
         ("temperature", 5.1),
-        ("top_p", -0.1),
         ("top_k", 0.5),
         ("stop_sequences", ["a", "b"]),
         ("repetition_penalty", 0),
-        ("seed", "random"),
         ("prompt_template", ""),
         ("log_performance_metrics", "yes"),
     ],
@@ -107,12 +103,6 @@ def test_inputs_at_their_limits_are_taken_and_unknown_ones_ignored(
     prediction = cog.predict(**{"prompt": QUESTION, "max_new_tokens": 3, **inputs})
     assert prediction["status"] == "succeeded", prediction
     assert "".join(prediction["output"]) == cog.model.expected_text(QUESTION, 3)
-
-
-def test_more_tokens_than_there_is_room_for_are_cut(cog: CogUnderTest) -> None:
-    prediction = cog.predict(prompt="x" * 4090, max_tokens=10**15)
-    assert prediction["metrics"]["output_token_count"] == 6
-    assert prediction["metrics"]["finish_reason"] == "length"
 
 
 def test_an_unknown_input_is_dropped_by_cog_which_logs_its_name(cog: CogUnderTest) -> None:

@@ -137,16 +137,6 @@ def test_a_stream_ends_with_what_its_prediction_is_an_error_too(cog: CogUnderTes
     assert "E1002 PromptTooLong" in data["error"]
 
 
-def test_characters_of_several_tokens_arrive_whole(cog: CogUnderTest) -> None:
-    prompt = "日本語 👨‍👩‍👧 é"
-    count = 3 * len(cog.model.ids(prompt))
-    chunks = [
-        data["chunk"] for name, data in stream(cog, prompt=prompt, max_tokens=count) if name == "output"
-    ]
-    assert "".join(chunks) == prompt * 3
-    assert not any("\ufffd" in chunk for chunk in chunks)
-
-
 def test_sixty_four_at_once_all_get_their_own_text(cog: CogUnderTest) -> None:
     def predict(number: int) -> bool:
         prompt = f"{number} 日本 {number}"
