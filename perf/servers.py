@@ -18,7 +18,7 @@ MODEL = "paced"
 _TRITON_PORT = re.compile(r"--http-port=(\d+)")
 _MOST_STREAMS = 600
 """More than any load has, so that none is refused."""
-_READY_TIMEOUT_S = 300.0
+_READY_TIMEOUT_S = 500.0
 ENGINE_START_TIMEOUT_S = 1200.0
 """Time for a large engine: on a busy machine importing vLLM alone takes minutes."""
 

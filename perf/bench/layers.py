@@ -9,18 +9,17 @@ from pathlib import Path
 
 from engine.machine.description import machine
 from perf.bench.effort import INPUT_TOKENS, PACE
-from perf.bench.measure import Measurement, batches, cog_target, measure, mock_target, openai_target, workload
+from perf.bench.measure import Measurement, batches, cog_target, measure, openai_target, workload
 from perf.engines import paced_engine
 from perf.load.targets.target import Target, Workload
 from perf.load.targets.triton import TritonTarget
 from perf.processes import ROLES
-from perf.servers import Stack, mock, whole_stack
+from perf.servers import whole_stack
 from perf.table import table
 from runner.triton_server.model_names import ENSEMBLE, SLOT
 
 _SLOT, _WHOLE = "engine slot, Triton HTTP", "whole stack, Cog JSON"
 _WARM_UP_TOKENS = 8
-Layers = Mapping[str, Callable[[Workload], Target]]
 _HEAD = ("layer", "tokens/s per stream", "TTFT", "TTFT added", "p99 gap", "not served")
 
 
@@ -48,9 +47,8 @@ def report(options: argparse.Namespace) -> str:
 
 
 def _measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Measurement]]:
-    engine = paced_engine(folder, PACE)
-    with whole_stack(folder, {"ENGINE_DIR": str(engine)}) as stack:
-        layers: Layers = {
+    with whole_stack(folder, {"ENGINE_DIR": str(paced_engine(folder, PACE))}) as stack:
+        layers: dict[str, Callable[[Workload], Target]] = {
             "engine slot, Triton itself": partial(TritonTarget, stack.triton_itself_url, SLOT),
             _SLOT: partial(TritonTarget, stack.triton_url, SLOT),
             "ensemble, Triton HTTP": partial(TritonTarget, stack.triton_url, ENSEMBLE),
@@ -59,23 +57,12 @@ def _measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple
             "API server, JSON": partial(openai_target, stack, is_streaming=False),
             "API server, events": partial(openai_target, stack, is_streaming=True),
         }
-        yield from _measured(options, stack, layers)
-    with mock(folder) as stack:
-        alone = partial(mock_target, stack, tokens_per_second=PACE)
-        mocks: Layers = {
-            "Cog mock alone, JSON": partial(alone, is_streaming=False),
-            "Cog mock alone, SSE": partial(alone, is_streaming=True),
-        }
-        yield from _measured(options, stack, mocks)
-
-
-def _measured(options: argparse.Namespace, stack: Stack, layers: Layers) -> Iterator[tuple[str, Measurement]]:
-    for name, target_for in layers.items():
-        print(f"measuring: {name}", file=sys.stderr, flush=True)
-        warm_up = batches(options.streams, _WARM_UP_TOKENS / PACE, 1)
-        measure(stack, target_for(workload(INPUT_TOKENS, _WARM_UP_TOKENS)), warm_up)
-        plan = batches(options.streams, options.n_output_tokens / PACE, options.batches)
-        yield name, measure(stack, target_for(workload(INPUT_TOKENS, options.n_output_tokens)), plan)
+        for name, target_for in layers.items():
+            print(f"measuring: {name}", file=sys.stderr, flush=True)
+            warm_up = batches(options.streams, _WARM_UP_TOKENS / PACE, 1)
+            measure(stack, target_for(workload(INPUT_TOKENS, _WARM_UP_TOKENS)), warm_up)
+            plan = batches(options.streams, options.n_output_tokens / PACE, options.batches)
+            yield name, measure(stack, target_for(workload(INPUT_TOKENS, options.n_output_tokens)), plan)
 
 
 def _verdict(measured: Mapping[str, Measurement]) -> str:

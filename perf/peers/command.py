@@ -32,7 +32,7 @@ from perf.options import Options
 from perf.peers.engine import Engine, given_engine, known_engine, standin_engine
 from perf.peers.measure import Rounds, Row
 from perf.peers.report import report
-from perf.peers.servers import NAMES, check_names, resident
+from perf.peers.servers import NAMES, resident, server_name
 from perf.peers.workloads import WORKLOADS, Workload, parse_workloads
 
 _SERVERS = ("vllm-rust", "vllm-1", "slot", "api-1", "cog-events", "cog-json")
@@ -42,7 +42,6 @@ _VLLM_PYTHON = ".venv-vllm/bin/python"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
-    check_names(options.servers)
     if options.rounds < 1:
         raise InvalidInput(name="rounds", expected="at least 1", value=options.rounds)
     if options.result and not options.result.absolute().parent.is_dir():
@@ -62,16 +61,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     rows.append(row)
                     speed = f"{row.summary.tokens_per_second:,.0f} tokens/s"
                     errors = [*list(row.summary.errors)[:3], *row.summary.warnings]
-                    _tell("; ".join([f"{number} {row.workload} {row.server}: {speed}", *errors]))
+                    print(
+                        number,
+                        row.workload,
+                        row.server,
+                        speed,
+                        *errors,
+                        sep="; ",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                     if options.result:
                         options.result.write_text(json.dumps([asdict(each) for each in rows], indent=1))
     print(f"\n{machine()}; {', '.join(each.kind for each in engines.values())}; {options.rounds} rounds")
     print(f"\n{report(rows, next(iter(endpoints)))}")
     return 1 if any(row.not_served for row in rows) else 0
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -83,7 +87,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--engine-python", default=_VLLM_PYTHON, help="of an environment with vLLM, without --engine")
     servers = "; ".join(f"{name}: {what}" for name, what in NAMES.items())
     servers_help = f"the first one is the reference of ratios. {servers}"
-    add("--servers", nargs="+", default=list(_SERVERS), metavar="NAME", help=servers_help)
+    add("--servers", nargs="+", type=server_name, default=list(_SERVERS), metavar="NAME", help=servers_help)
     workloads_help = f"some of {', '.join(WORKLOADS)}, or STREAMSxINPUTxOUTPUT"
     add("--workloads", nargs="+", default=list(_WORKLOADS), metavar="NAME", help=workloads_help)
     add("--rounds", type=int, default=3, help="how often each workload is measured")

@@ -31,10 +31,6 @@ class Row:
     memory_bytes: int
 
     @property
-    def total_cpu_s(self) -> float:
-        return sum(self.cpu_s.values())
-
-    @property
     def front_cpu_s(self) -> float:
         """Without the engine core."""
         return sum(seconds for role, seconds in self.cpu_s.items() if role not in CORE)

@@ -1,5 +1,6 @@
 """The servers that ``perf peers`` compares, by name; all are resident at the same time."""
 
+import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -7,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from errors.requests import InvalidInput
 from perf.peers.engine import Engine
 from perf.peers.vllm_serve import vllm_serve
 from perf.servers import ENGINE_START_TIMEOUT_S, Stack, whole_stack
@@ -36,13 +36,11 @@ class Endpoint(NamedTuple):
     metrics_url: str = ""
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Check the names of servers. Raises InvalidInput."""
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise InvalidInput(name="servers", expected=f"some of {', '.join(NAMES)}", value=name)
-    if len(set(names)) < len(names):
-        raise InvalidInput(name="servers", expected="each only once", value=" ".join(names))
+def server_name(text: str) -> str:
+    """Check the name of a server."""
+    if not _NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(NAMES)}")
+    return text
 
 
 @contextmanager

@@ -44,8 +44,6 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
         "whole stack, Cog SSE",
         "API server, JSON",
         "API server, events",
-        "Cog mock alone, JSON",
-        "Cog mock alone, SSE",
     )
     for layer in layers:
         speed, first_token, added, _, not_served = cells(done.stdout, layer)

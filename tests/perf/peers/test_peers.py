@@ -136,8 +136,6 @@ def test_the_standin_engine_fits_every_workload_but_those_for_a_gpu(tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--servers", "api-0"], "servers must be some of slot, triton-front"),
-        (["--servers", "slot", "slot"], "servers must be each only once"),
         (["--rounds", "0"], "rounds must be at least 1"),
         (["--result", "/nowhere/x.json"], "result must be a file in a folder that exists"),
         (["--engine-python", "/nowhere/python"], "engine-python must be the Python of an environment"),
