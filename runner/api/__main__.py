@@ -29,7 +29,6 @@ from runner.generation.request import GenerationRequest
 from runner.observability.logs import JSON, set_up_logging
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.tracing import open_tracing
-from runner.supervision.flight_recorder import RequestShapes
 from runner.supervision.tuning import freeze_loaded_objects
 
 if TYPE_CHECKING:
@@ -66,9 +65,8 @@ async def serve(start: APIStart) -> None:
     is_log_json = settings.log_format == JSON
     set_up_logging(settings.log_format)
     tracing = open_tracing(settings.otlp_traces_url, settings.service_name, names[0])
-    shapes = RequestShapes("openai", start.shapes_path)
     async with _client(start, kind) as client:
-        requests = Admission(client, shapes)
+        requests = Admission(client)
 
         def generate(request: GenerationRequest, call: Call) -> Generation:
             request = request.with_priority(settings.min_priority, call.api_key)

@@ -4,19 +4,17 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
-from itertools import chain
 
 from engine.directory import Engine
 from errors.api import OpenAIServerFailed
 from errors.external_triton import ExternalTritonUnavailable
 from runner.api.supervisor import APIServers
 from runner.observability.meter import clear_folder
-from runner.settings.paths import make_runtime_dir, metrics_dir, openai_shapes_paths
+from runner.settings.paths import make_runtime_dir, metrics_dir
 from runner.settings.settings import Settings
 from runner.settings.triton_address import TritonAddress
 from runner.supervision.child import Log
-from runner.supervision.failures import FailureLog
-from runner.supervision.flight_recorder import FlightRecorder, read_shapes
+from runner.supervision.failures import FailureLog, FailureReport
 from runner.triton_server.nvidia_client import NvidiaClient
 from runner.triton_server.nvidia_model import NvidiaModel
 
@@ -61,18 +59,11 @@ async def serve_alone(
     )
     make_runtime_dir(port)
     clear_folder(metrics_dir(port))
-    shapes_paths = openai_shapes_paths(port, settings.openai_processes)
-    for path in shapes_paths:
-        path.unlink(missing_ok=True)
-    records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
-    recorder = FlightRecorder(
-        records,
-        engine.manifest.model_dump(mode="json"),
-        lambda: list(chain.from_iterable(map(read_shapes, shapes_paths))),
-    )
     unrecoverable = asyncio.Event()
     limit = settings.failure_limit, settings.failure_window_s
-    failures = FailureLog(recorder.record, *limit, log, unrecoverable)
+    facts = {"engine": engine.manifest.model_dump(mode="json", exclude={"files"})}
+    report = FailureReport(settings.log_format, lambda: facts)
+    failures = FailureLog(report.line, *limit, log, unrecoverable)
     server = APIServers(settings, None, place, log=log, on_failure=failures.add)
     server.begin()
     try:

@@ -26,8 +26,6 @@ class APIStart(BaseModel):
     """This process, of all that serve the API, from 0."""
     texts_fd: int
     """See ``runner.api.limits.shared_counts``."""
-    shapes_path: Path
-    """See ``runner.supervision.flight_recorder``."""
     triton: TritonAddress | None
     """A Triton with NVIDIA's backend, ours or an external one; None with an engine server."""
     engine_socket: Path | None

@@ -26,7 +26,7 @@ from runner.api.limits import clear_count, shared_counts
 from runner.api.start import APIStart
 from runner.observability.logs import JSON, log_refusal
 from runner.observability.meter import Meter
-from runner.settings.paths import metrics_dir, openai_shapes_paths
+from runner.settings.paths import metrics_dir
 from runner.settings.ports import LOOPBACK, Listener, check_ports_free, local_url
 from runner.settings.settings import Settings
 from runner.settings.triton_address import TritonAddress
@@ -163,8 +163,6 @@ class APIServer(SupervisedProcess):
         self._settings = settings
         self._number = number
         self._texts = texts
-        paths = openai_shapes_paths(settings.triton_http_port, settings.openai_processes)
-        self._shapes_path = paths[number]
         self._engine_socket = engine_socket
         self._triton = triton
         self._listeners: list[socket.socket]
@@ -189,7 +187,6 @@ class APIServer(SupervisedProcess):
         sockets = [each.fileno() for each in (own, self._own_listener) if each is not None]
         start = APIStart(
             metrics_dir=metrics_dir(self._settings.triton_http_port),
-            shapes_path=self._shapes_path,
             settings=self._settings,
             number=self._number,
             texts_fd=self._texts,

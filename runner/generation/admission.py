@@ -1,4 +1,4 @@
-"""Counts requests, records their shapes, rejects them during a graceful shutdown, and retries lost ones.
+"""Counts requests, rejects them during a graceful shutdown, and retries lost ones.
 
 A request with a queue deadline that has no first token by then ends with E1012, and the engine frees it.
 A request without tokens that is lost because the engine dies is sent again once, when the engine is back.
@@ -13,8 +13,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
 
-import msgspec
-
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, RankEnded
 from errors.external_triton import ExternalTritonUnavailable
@@ -24,7 +22,6 @@ from runner.engines.protocol.outlet import Outlet, Outputs
 from runner.generation.generation import TokenSource
 from runner.generation.queue_deadline import begun_within
 from runner.supervision.child import Log
-from runner.supervision.flight_recorder import RequestShape, RequestShapes
 
 _RETRY_WAIT_S = 10.0
 """How long a request without a token waits for the engine to be back, before it fails."""
@@ -32,7 +29,6 @@ _RETRY_POLL_S = 0.05
 _DRAIN_POLL_S = 0.02
 _END_ALL_S = 2.0
 _DROP_S = 0.3
-_NOT_INPUTS = ("sampling", "collects_until", "sent_s", "traceparent", "caller_id")
 _GONE = (TritonUnavailable, ExternalTritonUnavailable, EngineCrashed, RankEnded)
 
 
@@ -49,11 +45,10 @@ class EngineSource(TokenSource, Protocol):
 
 
 class Admission:
-    """A source of tokens in front of ``engine``. ``shapes`` records the requests' shapes."""
+    """A source of tokens in front of ``engine``."""
 
-    def __init__(self, engine: EngineSource, shapes: RequestShapes | None = None) -> None:
+    def __init__(self, engine: EngineSource) -> None:
         self.engine = engine
-        self._shapes = shapes
         self._stopping: ServerStopping | None = None
         self.num_running = 0
 
@@ -65,12 +60,8 @@ class Admission:
     async def _generate(self, submit: Submit, outlet: Outlet[Output] | None) -> AsyncGenerator[Output, None]:
         if self._stopping is not None:
             raise self._stopping
-        shape = self._shapes.begin(_inputs(submit)) if self._shapes else None
-        if shape is not None and outlet is not None:
-            outlet = _counting(outlet, shape)
         has_tokens, may_retry = False, True
         self.num_running += 1
-        ended = "left"
         try:
             while True:
                 try:
@@ -79,12 +70,7 @@ class Admission:
                             if not has_tokens:
                                 has_tokens = True
                                 del submit  # It may be large, and is not sent again.
-                            if shape is not None:
-                                shape.received(len(output.tokens))
-                            if output.finish_reason is not None:
-                                ended = "done"  # The caller may stop reading here.
                             yield output
-                    ended = "done"
                     return
                 except _GONE as exc:
                     was_ready = exc.facts.get("was_ready", True)
@@ -92,13 +78,9 @@ class Admission:
                         raise
                     may_retry = False
         except CodedError as exc:
-            error = self._reported(exc)
-            ended = error.code
-            raise error from exc
+            raise self._reported(exc) from exc
         finally:
             self.num_running -= 1
-            if shape is not None:
-                shape.ended(ended)
 
     async def wait_for_engine(self) -> bool:
         """Wait until the engine answers; False if it does not soon."""
@@ -138,19 +120,3 @@ class Admission:
         while self.num_running and time.monotonic() < deadline_s:  # noqa: ASYNC110 - polled at the end alone
             await asyncio.sleep(_DRAIN_POLL_S)
         return not self.num_running
-
-
-def _counting(outlet: Outlet[Output], shape: RequestShape) -> Outlet[Output]:
-    put = outlet.put
-
-    def counted(output: Output) -> bool:
-        shape.received(len(output.tokens))
-        return put(output)
-
-    return Outlet(outlet.is_ready, counted)
-
-
-def _inputs(submit: Submit) -> dict[str, object]:
-    """Return the fields that tell requests apart, without those that have their default."""
-    fields = msgspec.structs.asdict(submit) | msgspec.structs.asdict(submit.sampling)
-    return {name: value for name, value in fields.items() if value and name not in _NOT_INPUTS}

@@ -76,6 +76,7 @@ class Generation:
         self.request_id = request_id
         self._trace = trace
         self._logged_api = logged_api
+        self._inputs = request.traced() if logged_api else {}
         self._error = ""
         self._meter = meter or RequestMeter(_unused_meter)
         self._measures_phases = measures_phases
@@ -203,6 +204,7 @@ class Generation:
             time_to_first_token_s=self.time_to_first_token_s,
             detokenize_s=self.budget.detokenize_s,
             phases=tuple(self.budget.edges()),
+            inputs=self._inputs,
         )
         if self._trace is not None:
             self._trace.ended(summary)

@@ -16,6 +16,8 @@ from datetime import datetime, timezone
 
 VARIABLE = "LOG_FORMAT"
 JSON = "json"
+LOGGER = "cog_triton.runner"
+_DOCUMENT = '{"timestamp": '
 _TEXT_FORMAT = "%(levelname)s %(name)s: %(message)s"
 _CHILDREN = ("triton: ", "engine_server: ", "openai: ")
 """What lines of the runner's children begin with."""
@@ -66,11 +68,13 @@ def log_in(log_format: str | None) -> Callable[[str], None]:
 def as_json(line: str) -> str:
     """A line of ours or, after a child's name, of it or what is below it, which may be JSON already."""
     child = next((each for each in _CHILDREN if line.startswith(each)), None)
+    if child is None and line.startswith(_DOCUMENT):
+        return line
     if child is None:
         level = "warning" if line.startswith("warning: ") else "error" if _CODE.search(line) else "info"
-        return document(level, "cog_triton.runner", line.removeprefix("warning: "))
+        return document(level, LOGGER, line.removeprefix("warning: "))
     text = line.removeprefix(child)
-    if text.startswith('{"timestamp": '):
+    if text.startswith(_DOCUMENT):
         return text
     if (match := _TRITON_LINE.fullmatch(text)) is not None:
         return document(_TRITON_LEVELS[match[1]], "triton", match[3].strip('"'), source=match[2])
@@ -95,6 +99,8 @@ class GenerationSummary:
     detokenize_s: float
     phases: tuple[tuple[str, float, float], ...]
     """Name, start and end by ``time.perf_counter`` of the phases that are known."""
+    inputs: Mapping[str, str | float]
+    """Bounds and sampling, for the line of a failed request."""
 
 
 def log_generation(api: str, generation: GenerationSummary) -> None:
@@ -113,6 +119,8 @@ def log_generation(api: str, generation: GenerationSummary) -> None:
         fields["cached_tokens"] = generation.cached_token_count
     if generation.time_to_first_token_s is not None:
         fields["time_to_first_token_s"] = round(generation.time_to_first_token_s, 6)
+    if generation.error:
+        fields["inputs"] = generation.inputs
     _log_end(fields, trace_id=generation.trace_id, code=generation.error)
 
 

@@ -22,11 +22,6 @@ def metrics_dir(http_port: int) -> Path:
     return runtime_dir(http_port) / "metrics"
 
 
-def openai_shapes_paths(http_port: int, num_processes: int) -> list[Path]:
-    """Where the processes of the OpenAI-compatible API keep ``runner.supervision.flight_recorder``."""
-    return [runtime_dir(http_port) / f"openai_requests_{number}" for number in range(num_processes)]
-
-
 def engine_socket_path(http_port: int) -> Path:
     """Where the engine server listens for its clients. Raises E1006."""
     path = runtime_dir(http_port) / "engine"

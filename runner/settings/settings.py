@@ -157,11 +157,6 @@ class Settings(APISettings, BaseModel):
     failure_window_s: float = variable(
         "FAILURE_WINDOW", 600.0, "seconds; see FAILURE_LIMIT", ge=1, allow_inf_nan=False
     )
-    flight_recorder_dir: Path | None = variable(
-        "FLIGHT_RECORDER_DIR",
-        None,
-        "folder for records of failures; default: flight-recorder in COG_TRITON_CACHE",
-    )
     # The user of an image decides which ports to publish.
     triton_host: str = variable("TRITON_HOST", "0.0.0.0", "address that Triton listens on")  # noqa: S104
     triton_http_port: Port = variable("TRITON_HTTP_PORT", 8000, "Triton's HTTP port")
@@ -234,7 +229,6 @@ PATH_VARIABLES = (
     "COG_TRITON_CACHE",
     ENGINE_PYTHON_VARIABLE,
     "TRITONSERVER_BACKEND_DIR",
-    "FLIGHT_RECORDER_DIR",
     "CHAT_TEMPLATE",
     "COG_TRITON_SCRIPT",
 )

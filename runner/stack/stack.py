@@ -8,32 +8,30 @@ With NVIDIA's C++ backend in the slot there is no engine server: Triton holds th
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from itertools import chain
-from operator import itemgetter
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from engine.directory import Engine
 from engine.kinds import KINDS
+from engine.tar.manifest import Manifest
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.coalescing import Coalescing
 from runner.engines.server.start import EngineStart
 from runner.engines.server.supervisor import EngineServer
 from runner.generation.admission import Admission
-from runner.observability.meter import clear_folder
+from runner.observability.meter import clear_folder, read_folder
+from runner.observability.metrics import RUNNING, samples
 from runner.settings.paths import (
     engine_socket_path,
     make_runtime_dir,
     metrics_dir,
-    openai_shapes_paths,
 )
 from runner.settings.ports import LOOPBACK, TritonPorts
 from runner.settings.settings import Settings
 from runner.settings.triton_address import TritonAddress
 from runner.supervision.child import Log
-from runner.supervision.failures import FailureLog
-from runner.supervision.flight_recorder import FlightRecorder, RequestShapes, read_shapes
+from runner.supervision.failures import FailureLog, FailureReport
 from runner.supervision.supervised import SupervisedProcess
 from runner.triton_server.command import TritonCommand
 from runner.triton_server.front.supervisor import TritonFront
@@ -66,9 +64,7 @@ class EngineStack:
         self._on_restart = on_restart
         self._exits = AsyncExitStack()
         self._arrival: Path
-        self._openai_shapes: list[Path]
-        self._shapes = RequestShapes("cog")
-        self._recorder: FlightRecorder
+        self._report: FailureReport
         self.processes: list[SupervisedProcess] = []
         self.engine: EngineServer | None = None
         """None with NVIDIA's C++ backend."""
@@ -107,11 +103,7 @@ class EngineStack:
             arrival=self._arrival,
         )
         clear_folder(metrics_dir(port))
-        self._openai_shapes = openai_shapes_paths(port, settings.openai_processes)
-        for path in self._openai_shapes:
-            path.unlink(missing_ok=True)
-        records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
-        self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"), self._last_requests)
+        self._report = FailureReport(settings.log_format, partial(self._failure_facts, manifest))
         ports = TritonPorts.free()
         self.triton_url = ports.http_url
         num_ranks = manifest.world_size if rendered.is_cpp else 1
@@ -125,7 +117,7 @@ class EngineStack:
         )
         if not rendered.is_cpp:
             client = await self._start_engine_server(engine, rendered)
-            self.requests = Admission(client, self._shapes)
+            self.requests = Admission(client)
         front = TritonFront(
             settings, ports, manifest.engine_kind, self.engine_socket, self._log, self.failure_log().add
         )
@@ -140,7 +132,7 @@ class EngineStack:
 
         self.cpp_backend = TritonAddress(host=LOOPBACK, port=ports.grpc, model=SLOT, is_external=False)
         client = NvidiaClient(self.cpp_backend, self._settings.triton_timeout_s)
-        self.requests = Admission(await self._exits.enter_async_context(client), self._shapes)
+        self.requests = Admission(await self._exits.enter_async_context(client))
 
     async def _start_engine_server(self, engine: Engine, rendered: Rendered) -> EngineClient:
         """Start the engine server and return this process's client of it."""
@@ -176,7 +168,7 @@ class EngineStack:
     def failure_log(self) -> FailureLog:
         """Return a new one, for one process. Call once begun."""
         limit = self._settings.failure_limit, self._settings.failure_window_s
-        return FailureLog(self._recorder.record, *limit, self._log, self._unrecoverable)
+        return FailureLog(self._report.line, *limit, self._log, self._unrecoverable)
 
     def check_start(self) -> None:
         """Raise the error of a start that failed."""
@@ -201,7 +193,10 @@ class EngineStack:
         """Return True while Triton's models wait for the engine."""
         return not self._arrival.exists() or (self.engine is not None and not self.engine.is_serving)
 
-    def _last_requests(self) -> list[dict[str, Any]]:
-        """Shapes of both APIs' requests in the order of their start."""
-        shapes = [*self._shapes.read(), *chain.from_iterable(map(read_shapes, self._openai_shapes))]
-        return sorted(shapes, key=itemgetter("started_s"))
+    def _failure_facts(self, manifest: Manifest) -> dict[str, object]:
+        readings = read_folder(metrics_dir(self._settings.triton_http_port))
+        running = [sample.value for each in readings for sample in samples(RUNNING, each.all)]
+        return {
+            "running_requests": int(sum(running)),
+            "engine": manifest.model_dump(mode="json", exclude={"files"}),
+        }

@@ -1,20 +1,23 @@
 """Failures of supervised processes: their likely cause, and when they are too many to go on."""
 
 import asyncio
+import platform
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
 
+from runner.observability.logs import JSON, LOGGER, document
 from runner.supervision.child import Log
 
 BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Waits between attempts to start; then the last one each time."""
 _STABLE_S = 60.0
 """Time after which a process that was ready did not fail soon."""
+_LAST_LINES = 30
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
 _LOG_CAUSES = (
     (
@@ -90,18 +93,40 @@ class Backoff:
         return chain(waits_s[self._failures :], repeat(waits_s[-1]))
 
 
+class FailureReport:
+    """Makes the log's line of each failure of a runner's processes; as JSON it has all that is known."""
+
+    def __init__(self, log_format: str | None, facts: Callable[[], Mapping[str, object]]) -> None:
+        """``facts``: about the runner, never a prompt or a text; asked at each failure."""
+        self._is_json = log_format == JSON
+        self._facts = facts
+        self._oom_kills = oom_kills()
+
+    def line(self, failure: ProcessFailure) -> str:
+        kills, self._oom_kills = self._oom_kills, oom_kills()
+        cause = likely_cause(failure, self._oom_kills - kills)
+        message = f"{failure.part} failed: {failure.reason}; likely cause: {cause}"
+        if not self._is_json:
+            return message
+        fields = {"part": failure.part, "reason": failure.reason, "likely_cause": cause, **self._facts()}
+        last_lines = failure.log_tail[-_LAST_LINES:]
+        return document(
+            "error", LOGGER, message, **fields, machine=platform.platform(), last_lines=last_lines
+        )
+
+
 class FailureLog:
-    """Records each failure, and sets ``unrecoverable`` after ``limit`` that count within ``window_s``."""
+    """Logs each failure, and sets ``unrecoverable`` after ``limit`` that count within ``window_s``."""
 
     def __init__(
         self,
-        record: Callable[[ProcessFailure], Path],
+        report: Callable[[ProcessFailure], str],
         limit: int,
         window_s: float,
         log: Log,
         unrecoverable: asyncio.Event,
     ) -> None:
-        self._record = record
+        self._report = report
         self._limit = limit
         self._window_s = window_s
         self._times_s: deque[float] = deque(maxlen=limit)
@@ -109,11 +134,11 @@ class FailureLog:
         self._unrecoverable = unrecoverable
 
     def add(self, failure: ProcessFailure) -> bool:
-        """Record a failure; False once there were too many."""
+        """Log a failure; return False once there were too many."""
         try:
-            self._log(f"flight recorder: {self._record(failure)}")
-        except Exception as exc:  # noqa: BLE001 - a failure counts, recorded or not
-            self._log(f"warning: the flight recorder could not write: {type(exc).__name__}: {exc}")
+            self._log(self._report(failure))
+        except Exception as exc:  # noqa: BLE001 - a failure counts, reported or not
+            self._log(f"warning: the failure could not be reported: {type(exc).__name__}: {exc}")
         if failure.counts:
             self._times_s.append(time.monotonic())
         if len(self._times_s) == self._limit and self._times_s[-1] - self._times_s[0] <= self._window_s:

@@ -42,7 +42,7 @@ class ProcessState(enum.Enum):
 class SupervisedProcess(ABC):
     """One process at a time of a program, from ``begin`` to ``stop``. Subclasses fill the hooks.
 
-    ``part`` names the program in flight records. ``on_failure`` takes each failure and returns whether to
+    ``part`` names the program in failures' lines. ``on_failure`` takes each failure and returns whether to
     start again. After ``hang_timeout_s`` without a heartbeat the process is killed. ``exit_reason`` is for
     the process, which may leave there why it ends.
     """

@@ -32,7 +32,7 @@ _POLL_S = 0.02
 _TIMEOUT_S = 300.0
 _EXIT_CODE = 70
 """Exit code of a runner whose Cog worker has ended: Cog can't start another."""
-_KEPT = {"flight-recorder", "metrics"}
+_KEPT = {"metrics"}
 """Folders of what is kept about processes that have ended."""
 
 

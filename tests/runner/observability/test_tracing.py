@@ -172,7 +172,7 @@ def test_the_engines_span_of_a_request_without_an_end_begins_when_it_was_sent(er
     trace = Tracing(provider.get_tracer("test"), "paced").begin({}, response_id="1")
     sent_s = time.perf_counter()
     phases = (("tokenize", sent_s - 0.5, sent_s),)
-    trace.ended(GenerationSummary("1", trace.trace_id, None, error, 3, None, 7, 1.0, 0.1, 0.0, phases))
+    trace.ended(GenerationSummary("1", trace.trace_id, None, error, 3, None, 7, 1.0, 0.1, 0.0, phases, {}))
     tokenize, engine, ours = exporter.get_finished_spans()
     assert (tokenize.name, engine.name, ours.name) == ("tokenize", "engine", "text_completion paced")
     assert engine.start_time == pytest.approx(tokenize.end_time, abs=1e6)

@@ -45,7 +45,6 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("STOP_GRACE_PERIOD", "0", "stop_grace_s", 0.0),
     ("FAILURE_LIMIT", "3", "failure_limit", 3),
     ("FAILURE_WINDOW", "60", "failure_window_s", 60.0),
-    ("FLIGHT_RECORDER_DIR", "/flights", "flight_recorder_dir", Path("/flights")),
     ("TRITON_HOST", "127.0.0.1", "triton_host", "127.0.0.1"),
     ("TRITON_HTTP_PORT", "18000", "triton_http_port", 18000),
     ("TRITON_GRPC_PORT", "18001", "triton_grpc_port", 18001),
@@ -183,7 +182,7 @@ def test_two_ports_that_are_the_same_are_refused_unless_they_are_off() -> None:
 
 
 def test_every_path_is_known_as_one() -> None:
-    given = {"TRITONSERVER_BACKEND_DIR": "/", "FLIGHT_RECORDER_DIR": "/", "CHAT_TEMPLATE": __file__}
+    given = {"TRITONSERVER_BACKEND_DIR": "/", "CHAT_TEMPLATE": __file__}
     settings = load_settings(given)
     fields = {name for name, field in VARIABLES.items() if isinstance(getattr(settings, field), Path)}
     others = {"COG_TRITON_CONFIG", "COG_TRITON_ENGINE_PYTHON", "COG_TRITON_SCRIPT"}

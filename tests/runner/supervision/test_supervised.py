@@ -370,13 +370,13 @@ def test_errors_while_a_process_is_replaced_are_logged_with_a_code_and_it_is_tri
     asyncio.run(run())
 
 
-def test_a_flight_record_that_fails_counts_and_does_not_raise(tmp_path: Path) -> None:
-    def record(failure: ProcessFailure) -> Path:
+def test_a_failure_that_can_not_be_reported_counts() -> None:
+    def report(failure: ProcessFailure) -> str:
         raise KeyError("started_s")
 
     lines: list[str] = []
     unrecoverable = asyncio.Event()
-    log = FailureLog(record, 2, 600, lines.append, unrecoverable)
+    log = FailureLog(report, 2, 600, lines.append, unrecoverable)
     assert log.add(ProcessFailure("program", "it ended", ()))
     assert not log.add(ProcessFailure("program", "it ended", ()))
     assert "KeyError: 'started_s'" in lines[0]
@@ -386,7 +386,7 @@ def test_after_too_many_failures_it_stays_down_and_the_runner_is_told(tmp_path: 
     async def run() -> None:
         unrecoverable = asyncio.Event()
         lines: list[str] = []
-        log = FailureLog(lambda failure: tmp_path, 2, 600, lines.append, unrecoverable)
+        log = FailureLog(str, 2, 600, lines.append, unrecoverable)
         program = Program(tmp_path, log.add)
         async with started(program) as pid:
             os.kill(pid, signal.SIGKILL)
@@ -436,7 +436,7 @@ def test_what_clients_may_end_is_started_again_as_often_as_they_do(
 
     async def run() -> None:
         unrecoverable = asyncio.Event()
-        log = FailureLog(lambda failure: tmp_path, 2, 600, lambda line: None, unrecoverable)
+        log = FailureLog(str, 2, 600, lambda line: None, unrecoverable)
         program = Program(tmp_path, log.add, is_exposed=True)
         async with started(program):
             for number in range(4):

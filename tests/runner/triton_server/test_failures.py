@@ -1,4 +1,4 @@
-"""The engine server, Triton and its stubs fail: errors, reasons, flight records, restarts."""
+"""The engine server, Triton and its stubs fail: errors, reasons, failures' lines, restarts."""
 
 from __future__ import annotations
 
@@ -136,12 +136,11 @@ def test_a_request_without_a_token_is_sent_again_after_a_failure_of_the_engine(
     assert brittle.engine_pid() != engine
 
 
-def test_each_failure_leaves_a_bundle_with_its_cause_and_no_prompt(
-    model: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_failure_is_a_line_with_its_cause_and_no_prompt(
+    model: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(VARIABLE, "requests")
-    flights = tmp_path / "flights"
-    api = API(model, tmp_path, FLIGHT_RECORDER_DIR=str(flights))
+    api = API(model, tmp_path, LOG_FORMAT="json")
     server = api.triton
     crash = next(seed for seed, fault in FAULT_SEEDS.items() if fault == "crash")
     request = GenerationRequest(QUESTION, 40, 0, (), Sampling(seed=crash))
@@ -152,32 +151,33 @@ def test_each_failure_leaves_a_bundle_with_its_cause_and_no_prompt(
 
     asked = {"model": "paced", "prompt": QUESTION}
     try:
-        api.ask("/v1/completions", **asked, max_tokens=3)
         with api.streaming("/v1/completions", **asked, max_tokens=4000) as stream:
             next(stream)
             with pytest.raises(EngineCrashed, match="E2107"):
                 server.run(read())
-            (bundle,) = wait_until(lambda: list(flights.glob("[!.]*-engine")))
-        failure = json.loads((bundle / "failure.json").read_text())
-        assert "killed by SIGSEGV" in failure["reason"]
-        assert failure["likely_cause"] == "a crash in native code"
-        *_, done, running, last = json.loads((bundle / "requests.json").read_text())
-        assert (done["api"], done["ended"], done["output_tokens"]) == ("openai", "done", 3)
-        assert running["api"] == "openai"
-        assert running["output_tokens"] > 0
-        # Its process heard of the crash just before it was recorded, or just after.
-        assert running["ended"] in (None, EngineCrashed.code)
-        assert last["api"] == "cog"
-        assert last["inputs"]["input_ids_count"] == len(model.ids(QUESTION))
-        assert last["inputs"]["seed"] == crash
-        assert "engine ready" in (bundle / "log.txt").read_text()
-        assert json.loads((bundle / "engine_manifest.json").read_text())["engine_kind"] == "paced"
-        told = "".join(path.read_text() for path in bundle.iterdir())
-        assert QUESTION not in told
-        assert str(model.ids(QUESTION))[1:-1] not in told
-        assert any(str(bundle) in line for line in server.log)
+            (line,) = wait_until(lambda: [each for each in server.log if "engine failed: " in each])
+            lines = wait_until(
+                lambda: [each for each in server.log if "request failed" in each and "E2107" in each]
+            )
     finally:
         api.close()
+    failure = json.loads(line)
+    assert "killed by SIGSEGV" in failure["reason"]
+    assert failure["likely_cause"] == "a crash in native code"
+    assert failure["running_requests"] >= 0
+    assert failure["engine"]["engine_kind"] == "paced"
+    assert any("engine ready" in each for each in failure["last_lines"])
+    ended = json.loads(lines[0].removeprefix("openai: "))
+    assert (ended["api"], ended["outcome"]) == ("openai", "failed")
+    assert ended["output_tokens"] > 0
+    assert ended["inputs"]["max_tokens"] == 4000
+    cogs = next(
+        each for each in capfd.readouterr().err.splitlines() if '"api": "cog", "outcome": "failed"' in each
+    )
+    assert json.loads(cogs)["inputs"]["seed"] == str(crash)
+    for each in (line, *lines, cogs):
+        assert QUESTION not in each
+        assert str(model.ids(QUESTION))[1:-1] not in each
 
 
 def stub_pid(server: TritonUnderTest, name: str) -> int:
