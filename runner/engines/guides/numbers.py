@@ -32,12 +32,19 @@ _MAX_DIGITS = 40
 """Shown of a number."""
 
 
-def exact_values(value: Any, place: str) -> Any:
-    """The values of ``const`` and ``enum``, with their numbers as llguidance reads them."""
+def exact_values(value: Any, place: str, *, is_integer: bool = False) -> Any:
+    """Return the values of ``const`` and ``enum``, with their numbers as llguidance reads them.
+
+    ``is_integer``: numbers are integers. It clamps those to int64, or crashes. Raises InvalidGuide.
+    """
     if isinstance(value, list):
-        return [exact_values(each, place) for each in value]
+        return [exact_values(each, place, is_integer=is_integer) for each in value]
     if isinstance(value, dict):
         return {name: exact_values(each, place) for name, each in value.items()}
+    if is_integer and isinstance(value, (int, float)) and not _MIN_INT <= value <= _MAX_INT:
+        raise _refused(
+            place, value, f"integers beyond {_MAX_INT if value > 0 else _MIN_INT} can't be followed"
+        )
     if isinstance(value, float):
         return value or 0  # It reads no -0.0.
     if isinstance(value, bool) or not isinstance(value, int) or value == _MAX_INT:
@@ -54,15 +61,19 @@ def with_bounds(schema: Mapping[str, Any], place: str) -> dict[str, Any]:
     given = {key: schema[key] for key in BOUNDS if key in schema}
     if any(not _is_bound(key, value) for key, value in given.items()):
         return {**schema}  # llguidance names it.
-    types = schema.get("type")
-    names = types if isinstance(types, list) else [types or "number"]
-    is_number = "number" in names
-    if not is_number and "integer" not in names:
+    if not has_numbers(schema, "number", "integer"):
         return others  # They have no effect.
+    is_number = has_numbers(schema, "number")
     # NOTE: of draft 4, where it says that the bound itself is excluded.
     low = _strictest(given.get("minimum"), given.get("exclusiveMinimum"), 1)
     high = _strictest(given.get("maximum"), given.get("exclusiveMaximum"), -1)
     return {**others, **_range(low, high, is_integer=not is_number, place=place)}
+
+
+def has_numbers(schema: Mapping[str, Any], *kinds: str) -> bool:
+    """Tell whether the schema's type is one of ``kinds``, or there is none."""
+    types = schema.get("type", "number")
+    return any(kind in (types if isinstance(types, list) else (types,)) for kind in kinds)
 
 
 def _is_bound(key: str, value: object) -> bool:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runner.engines.guides.numbers import BOUNDS, exact_values, with_bounds
+from runner.engines.guides.numbers import BOUNDS, exact_values, has_numbers, with_bounds
 
 Schema = Mapping[str, Any]
 
@@ -70,7 +70,8 @@ def followed(schema: Any, place: str = "#") -> Any:
     kept = {key: value for key, value in schema.items() if not _has_no_effect(key, value, schema)}
     for key in ("const", "enum"):
         if key in kept:
-            kept[key] = exact_values(kept[key], f"{place}/{key}")
+            is_integer = has_numbers(kept, "integer") and not has_numbers(kept, "number")
+            kept[key] = exact_values(kept[key], f"{place}/{key}", is_integer=is_integer)
     if any(key in kept for key in BOUNDS):
         kept = with_bounds(kept, place)
     return {key: _with_parts(key, value, f"{place}/{key}") for key, value in kept.items()}

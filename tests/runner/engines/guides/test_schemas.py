@@ -159,6 +159,8 @@ def test_what_schemas_of_int64_and_floats_bound(
         ({"type": "integer", "minimum": 5, "maximum": 3}, r"minimum \(5\) is greater than maximum \(3\)"),
         ({"minimum": None}, "Expected f64 for 'minimum', got null"),
         ({"const": 10**400}, r"at #/const: 1000"),
+        ({"type": "integer", "const": -(2.0**63)}, r"at #/const: -9.22\S+: integers beyond -9"),
+        ({"type": ["null", "integer"], "enum": [10**19]}, r"at #/enum: 10{19}: integers beyond 9"),
     ],
 )
 def test_numbers_that_can_not_be_followed_are_named(schema: dict[str, Any], reason: str) -> None:
