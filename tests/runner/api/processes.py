@@ -43,7 +43,7 @@ async def started(
 
     ``starts_again``: whether one that ends is started again.
     """
-    servers = APIServers(settings, path, "", log=lambda line: None, on_failure=lambda failure: starts_again)
+    servers = APIServers(settings, path, None, log=lambda line: None, on_failure=lambda failure: starts_again)
     async with await asyncio.start_unix_server(engine_server, str(path)):
         servers.begin()
         try:

@@ -36,7 +36,7 @@ def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
     settings = load_settings(environment).model_copy(update={"engine_dir": engine.directory})
 
     async def start() -> None:
-        server = APIServers(settings, None, "", log=lambda line: None, on_failure=lambda failure: True)
+        server = APIServers(settings, None, None, log=lambda line: None, on_failure=lambda failure: True)
         server.begin()
         try:
             await server.wait_ready()
