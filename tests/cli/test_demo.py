@@ -71,7 +71,7 @@ def test_ctrl_c_ends_make_demo_without_an_error(ports: dict[str, str]) -> None:
     assert demo.stdout.readline().startswith("=== 1.")
     os.killpg(demo.pid, signal.SIGINT)  # As a terminal does at Ctrl-C.
     output = demo.stdout.read()
-    demo.wait(60)
+    demo.wait(240)
     assert output.endswith("\nstopped\n")
     assert "make" not in output
     assert "Traceback" not in output

@@ -154,7 +154,7 @@ def _handler(server: TarServer) -> type[BaseHTTPRequestHandler]:
             server.count_sent(len(sent))
             self.wfile.write(sent)
             if fault.hold is not None:
-                fault.hold.wait(60)
+                fault.hold.wait(240)
             if fault.body_bytes is not None:
                 self.close_connection = True
             if fault.reset:

@@ -102,4 +102,4 @@ def test_the_process_ends_with_its_template() -> None:
     process = template._renderer._small._idle[0]._process
     assert process is not None
     del template
-    process.wait(60)  # The thread that starts another one may hold the template for a moment.
+    process.wait(240)  # The thread that starts another one may hold the template for a moment.

@@ -101,7 +101,7 @@ def test_a_waiting_process_unpacks_itself_when_the_first_one_dies(
     first.kill()
     first.wait()
     hold.set()
-    second.join(60)
+    second.join(240)
     assert read_files(engines[0]) == BIG_FILES
 
 

@@ -94,7 +94,7 @@ def test_a_server_that_drains_while_its_api_is_down_rejects_clients(tmp_path: Pa
                 await asyncio.sleep(0.005)
             await server.drain()
             assert server.processes[0].pid is None
-            async with httpx.AsyncClient(timeout=60) as client:
+            async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
                 return await client.get(f"http://127.0.0.1:{port}/health")
 
     assert asyncio.run(run()).status_code == 503

@@ -69,7 +69,7 @@ def test_a_burst_of_clients_is_connected_before_the_server_gets_to_it(cog: CogUn
 def test_a_wrong_variable_of_cog_ends_the_server_before_it_starts() -> None:
     command = [sys.executable, "-m", "runner.cog_server"]
     environment = {**os.environ, "PORT": "abc"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("E1006 InvalidSetting: PORT must be ")

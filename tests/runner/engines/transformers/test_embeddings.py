@@ -112,12 +112,12 @@ def test_a_failing_input_fails_alone_and_a_cancelled_one_is_freed(
 
         def embed(inputs: list[list[int]]) -> torch.Tensor:
             is_entered.set()
-            assert may_go_on.wait(60)
+            assert may_go_on.wait(240)
             return real(inputs)
 
         monkeypatch.setattr(served.engine, "_embed", embed)
         served.engine.submit(Submit(1, prompt(5), 0, embeds=True))
-        assert is_entered.wait(60)
+        assert is_entered.wait(240)
         for number in (2, 3, 4):
             ids = [VOCAB_SIZE + 5] if number == 3 else prompt(5)  # The model has no such token.
             served.engine.submit(Submit(number, ids, 0, embeds=True))

@@ -122,8 +122,6 @@ def test_an_adapter_is_found_by_name(engine: Listening) -> None:
             Submit(21, [7], 5, Sampling(presence_penalty=-3.0)),
             "presence_penalty must be from -2 to 2, but is -3.0",
         ),
-        (22, Submit(22, [1000], 5), "input_ids must be token ids from 0 to 999, but is 1000"),
-        (23, Submit(23, [7] * 2048, 5), "E1002 PromptTooLong"),
         (24, Submit(24, [7], 5, GREEDY, lora_name="german"), "an adapter of this engine (french)"),
         (25, Submit(25, [7], 5, GREEDY, bad_words=[[1]] * 129), "bad_words_list must be at most 128 words"),
         (

@@ -21,7 +21,16 @@ from tritonclient.grpc import service_pb2_grpc
 from tests.hostile import request
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.running import Running, is_healthy
-from tests.runner.servers import ENSEMBLE, HOST, SLOT, TritonUnderTest, events, is_running, wait_until
+from tests.runner.servers import (
+    DEADLINE_S,
+    ENSEMBLE,
+    HOST,
+    SLOT,
+    TritonUnderTest,
+    events,
+    is_running,
+    wait_until,
+)
 from tests.runner.triton_server.front.running import front_of, front_pid
 
 pytestmark = pytest.mark.servers
@@ -50,7 +59,7 @@ def server(model: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def ask(server: TritonUnderTest, path: str = f"{ENSEMBLE}/generate", **body: object) -> httpx.Response:
-    return httpx.post(server.url + path, json=SHORT | body, headers=KEY, timeout=60)
+    return httpx.post(server.url + path, json=SHORT | body, headers=KEY, timeout=DEADLINE_S)
 
 
 def is_serving(server: TritonUnderTest) -> bool:
@@ -66,11 +75,11 @@ class Stream:
         self._url = f"{server.url}{ENSEMBLE}/generate_stream"
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
-        assert self._has_begun.wait(60)
+        assert self._has_begun.wait(DEADLINE_S)
 
     def _read(self) -> None:
         try:
-            with httpx.stream("POST", self._url, json=LONG, headers=KEY, timeout=60) as response:
+            with httpx.stream("POST", self._url, json=LONG, headers=KEY, timeout=DEADLINE_S) as response:
                 for line in response.iter_lines():
                     self.end = events(line) or self.end
                     self._has_begun.set()
@@ -78,7 +87,7 @@ class Stream:
             self.end = [{"error": f"closed ({type(exc).__name__})"}]
 
     def error(self) -> str:
-        self._thread.join(60)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
         return str(self.end[-1].get("error"))
 
@@ -140,7 +149,7 @@ def test_every_end_of_a_request_makes_room_for_another(server: TritonUnderTest, 
     with ExitStack() as stack:
         for _ in range(LIMIT):
             url = f"{server.url}{ENSEMBLE}/generate_stream"
-            stream = httpx.stream("POST", url, json=LONG, headers=KEY, timeout=60)
+            stream = httpx.stream("POST", url, json=LONG, headers=KEY, timeout=DEADLINE_S)
             lines.append(stack.enter_context(stream).iter_lines())  # Collected, it would end the stream.
             assert next(lines[-1]).startswith("data:")
         answer = ask(server)
@@ -158,7 +167,7 @@ def test_a_front_that_ends_loses_only_tritons_clients_and_their_requests_are_fre
     pid, triton_pid = front_pid(server), server.service.stack.triton.pid
     os.kill(pid, number)
     # Its clients wait on the open port.
-    assert httpx.get(f"{server.url}/v2/health/live", timeout=60).status_code == 200
+    assert httpx.get(f"{server.url}/v2/health/live", timeout=DEADLINE_S).status_code == 200
     assert not is_running(pid)
     assert all("closed" in each.error() for each in streams)
     wait_until(lambda: server.counters.running <= 1, 20)
