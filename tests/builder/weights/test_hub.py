@@ -58,6 +58,7 @@ def test_a_later_build_continues_what_an_earlier_one_left(
         fetch(cache)
     assert [path.stat().st_size for path in incomplete(cache)] == [1000]
     hub.requests.clear()
+    repository.cut_at[WEIGHTS] = [0, 0]  # Failures that pass are tried again.
     assert fetch(cache)[WEIGHTS] == repository.files[WEIGHTS]
     assert hub.asked_for(f"/{WEIGHTS}")[-1].range == "bytes=1000-"
     assert incomplete(cache) == []
