@@ -12,7 +12,6 @@ import math
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from runner.settings.paths import metrics_dir
 from runner.settings.ports import LOOPBACK, Listener, check_ports_free, local_url
 from runner.settings.settings import Settings
 from runner.settings.triton_address import TritonAddress
-from runner.supervision.child import Child, Log, cancelled, with_parent
+from runner.supervision.child import Log, cancelled
 from runner.supervision.client_sockets import set_options
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.health import answers_ok
@@ -39,8 +38,6 @@ from runner.supervision.unavailable import reject
 
 _BACKLOG = 2048
 _MIN_START_TIMEOUT_S = 60.0
-_HANG_TIMEOUT_S = 30.0
-_STOP_GRACE_S = 5.0
 _RETURNS_LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 """malloc gives them back to the kernel when they are freed. By itself it stops to after the first ones."""
 _FINAL_RESPONSES_S = 5.0
@@ -133,7 +130,11 @@ class APIServers:
 class APIServer(SupervisedProcess):
     """One process of the API."""
 
-    start_limit = " (TRITON_START_TIMEOUT)"
+    part = "api"
+    log_prefix = "openai"
+    stop_grace_s = 5.0
+    hang_timeout_s = 30.0
+    is_exposed = True
 
     def __init__(
         self,
@@ -151,15 +152,8 @@ class APIServer(SupervisedProcess):
         ``texts``: of ``shared_counts``.
         """
         name = "the OpenAI-compatible API" + (f", process {number}" if settings.openai_processes > 1 else "")
-        super().__init__(
-            "api",
-            Child(name, log, log_prefix="openai", stop_grace_s=_STOP_GRACE_S),
-            log,
-            on_failure,
-            start_timeout_s=max(_MIN_START_TIMEOUT_S, settings.triton_start_timeout_s),
-            hang_timeout_s=_HANG_TIMEOUT_S,
-            is_exposed=True,
-        )
+        start_timeout_s = max(_MIN_START_TIMEOUT_S, settings.triton_start_timeout_s)
+        super().__init__(name, log, on_failure, start_timeout_s)
         self._settings = settings
         self._number = number
         self._texts = texts
@@ -196,12 +190,9 @@ class APIServer(SupervisedProcess):
             engine_socket=self._engine_socket,
             triton=self._triton,
         )
-        await self.child.launch(
-            [*with_parent(os.getpid()), sys.executable, "-m", "runner.api"],
-            own_environment() | _RETURNS_LARGE_BLOCKS,
-            stdin=start.model_dump_json().encode(),
-            pass_fds=[*sockets, *others, self._texts, self.exit_reason.descriptor],
-        )
+        descriptors = [*sockets, *others, self._texts, self.exit_reason.descriptor]
+        environment = own_environment() | _RETURNS_LARGE_BLOCKS
+        await self.launch_module("runner.api", start.model_dump_json().encode(), descriptors, environment)
 
     def clean_up(self) -> None:
         # NOTE: at once, as it may stay down: the others would reject requests for its texts.
@@ -209,9 +200,6 @@ class APIServer(SupervisedProcess):
 
     async def is_ready(self) -> bool:
         return await answers_ok(f"{self._url}/health")
-
-    async def is_answering(self) -> bool:
-        return await self.is_ready()
 
     def start_error(self, reason: str) -> CodedError:
         return OpenAIServerFailed(reason=reason, log_tail=self.child.last_lines())

@@ -7,17 +7,19 @@ next start; it stays so after too many failures.
 
 import asyncio
 import enum
+import os
 import signal
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
 
 from engine.machine.processes import StoppedWatch, descendants
+from engine.machine.root import own_environment
 from errors.coded_error import CodedError
 from errors.triton import TritonUnknownError
 from errors.wire import ExitReason
-from runner.supervision.child import Child, Log, cancelled, how_ended
+from runner.supervision.child import Child, Log, cancelled, how_ended, with_parent
 from runner.supervision.failures import Backoff, ProcessFailure
 
 _READY_POLL_S = 0.05
@@ -42,43 +44,40 @@ class ProcessState(enum.Enum):
 class SupervisedProcess(ABC):
     """One process at a time of a program, from ``begin`` to ``stop``. Subclasses fill the hooks.
 
-    ``part`` names the program in failures' lines. ``on_failure`` takes each failure and returns whether to
-    start again. After ``hang_timeout_s`` without a heartbeat the process is killed. ``exit_reason`` is for
-    the process, which may leave there why it ends.
+    ``on_failure`` takes each failure and returns whether to start again. ``exit_reason`` is for the process,
+    which may leave there why it ends.
     """
 
+    part: str
+    """Names the program in failures' lines."""
+    log_prefix: str
+    start_limit = " (TRITON_START_TIMEOUT)"
+    """Names the setting of ``start_timeout_s``, in brackets."""
+    stop_grace_s = 10.0
+    hang_timeout_s = 10.0
+    """Time without a heartbeat after which the process is killed."""
+    is_exposed = False
+    """Clients may make it fail: failures after it was ready don't count."""
+
     def __init__(
-        self,
-        part: str,
-        child: Child,
-        log: Log,
-        on_failure: Callable[[ProcessFailure], bool],
-        *,
-        start_timeout_s: float,
-        hang_timeout_s: float,
-        is_exposed: bool = False,
+        self, name: str, log: Log, on_failure: Callable[[ProcessFailure], bool], start_timeout_s: float
     ) -> None:
-        self.child = child
+        self.child = Child(name, log, log_prefix=self.log_prefix, stop_grace_s=self.stop_grace_s)
         self.exit_reason = ExitReason()
         self.state = ProcessState.STOPPED
         self.down_reason: str | None = "it was not started"
         """Why it can't take requests, or None while it can."""
         self.restarts = 0
-        self._part = part
         self._log = log
         self._on_failure = on_failure
         self._start_timeout_s = start_timeout_s
-        self._hang_timeout_s = hang_timeout_s
-        self._is_exposed, self._backoff = is_exposed, Backoff()
+        self._backoff = Backoff()
         self._starting: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._kill_reason: str | None = None
         self._processes: dict[int, str] = {}
 
     # Hooks
-
-    start_limit: ClassVar[str] = ""
-    """Names the setting of ``start_timeout_s``, in brackets."""
 
     @abstractmethod
     async def launch(self) -> None:
@@ -102,7 +101,7 @@ class SupervisedProcess(ABC):
 
     async def is_answering(self) -> bool:
         """The heartbeat. Called every second; no answer within 1.5 s is a missed heartbeat."""
-        return True
+        return await self.is_ready()
 
     def why_unusable(self) -> str | None:
         """A further reason why the process, which runs, can't go on."""
@@ -121,6 +120,18 @@ class SupervisedProcess(ABC):
     def clean_up(self) -> None:  # noqa: B027 - a hook
         """Called after each end of the process, at least once."""
 
+    async def launch_module(
+        self,
+        module: str,
+        start: bytes,
+        descriptors: Sequence[int],
+        environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        """Launch a program of ours, which reads ``start`` and has ``descriptors``, without our secrets."""
+        command = [*with_parent(os.getpid()), python, "-m", module]
+        await self.child.launch(command, environment or own_environment(), stdin=start, pass_fds=descriptors)
+
     @property
     def pid(self) -> int | None:
         return self.child.pid
@@ -132,7 +143,7 @@ class SupervisedProcess(ABC):
 
     def begin(self) -> None:
         """Start in the background; ``wait_ready`` waits for it."""
-        self._starting = asyncio.create_task(self._start(), name=f"{self._part}-start")
+        self._starting = asyncio.create_task(self._start(), name=f"{self.part}-start")
 
     def check_start(self) -> None:
         """Raise the error of a first start that failed."""
@@ -167,7 +178,7 @@ class SupervisedProcess(ABC):
 
     async def _start(self) -> None:
         await self._try_start()
-        self._supervisor = asyncio.create_task(self._supervise(), name=f"{self._part}-supervisor")
+        self._supervisor = asyncio.create_task(self._supervise(), name=f"{self.part}-supervisor")
 
     async def _try_start(self) -> None:
         """Until the process is ready. Raises a CodedError, and leaves no process then."""
@@ -222,14 +233,14 @@ class SupervisedProcess(ABC):
 
     async def _replace(self, reason: str) -> bool:
         """End the process, and start others until one is ready; False if it failed too often."""
-        failure = self._part, reason, reason
+        failure = self.part, reason, reason
         error: CodedError | None = None
         for wait_s in self._backoff.waits_s():
             try:
                 try:
                     await self._end(signal.SIGKILL)
                 finally:
-                    goes_on = self._report(*failure, counts=error is not None or not self._is_exposed)
+                    goes_on = self._report(*failure, counts=error is not None or not self.is_exposed)
                 if not goes_on:
                     return False
                 self._log(f"{failure[1]}; next try in {wait_s:g} s")
@@ -244,7 +255,7 @@ class SupervisedProcess(ABC):
                 error = TritonUnknownError(reason=text)
                 self._log(str(error))
                 await asyncio.sleep(wait_s)
-            failure = f"{self._part} start", str(error), error.sentence
+            failure = f"{self.part} start", str(error), error.sentence
         raise AssertionError("repeat has no end")
 
     def _report(self, part: str, reason: str, sentence: str, *, counts: bool) -> bool:
@@ -258,8 +269,8 @@ class SupervisedProcess(ABC):
         """Wait until the process can't go on, and return the reason."""
         stopped, listed_s = StoppedWatch(), 0.0
         self._kill_reason = None
-        heartbeat = asyncio.create_task(self._watch_heartbeat(), name=f"{self._part}-heartbeat")
-        end = asyncio.create_task(self.child.exit_code(), name=f"{self._part}-end")
+        heartbeat = asyncio.create_task(self._watch_heartbeat(), name=f"{self.part}-heartbeat")
+        end = asyncio.create_task(self.child.exit_code(), name=f"{self.part}-end")
         try:
             while True:
                 if (code := self.child.returncode) is not None:
@@ -292,8 +303,8 @@ class SupervisedProcess(ABC):
             if missed == _MISSED_UNRESPONSIVE:
                 self.state = ProcessState.UNRESPONSIVE
                 self._log(f"{self.child.name} does not answer")
-            if missed >= _MISSED_HANGING and time.monotonic() - answered_s > self._hang_timeout_s:
-                self.kill(f"it did not answer for {self._hang_timeout_s:g} s")
+            if missed >= _MISSED_HANGING and time.monotonic() - answered_s > self.hang_timeout_s:
+                self.kill(f"it did not answer for {self.hang_timeout_s:g} s")
 
     async def _is_answering(self) -> bool:
         try:

@@ -16,14 +16,13 @@ from engine.machine.processes import children_by_parent, name_of, signal_that_en
 from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.triton import StartFailed
-from runner.supervision.child import Child, Log
+from runner.supervision.child import Log
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.health import answers_ok
 from runner.supervision.supervised import SupervisedProcess
 from runner.triton_server.command import TritonCommand
 from runner.triton_server.heartbeat import Heartbeat
 
-_STOP_GRACE_S = 10.0
 _ENDED_STUB_S = 5.0
 """Time for Triton to notice by itself that a stub has ended, while it starts."""
 _SHOWN_ERROR_LINES = 3
@@ -37,7 +36,8 @@ _MODEL = re.compile(rb"/([^/\0]+)/1/model\.py")
 class TritonServer(SupervisedProcess):
     """One tritonserver at a time."""
 
-    start_limit = " (TRITON_START_TIMEOUT)"
+    part = "triton"
+    log_prefix = "triton"
 
     def __init__(
         self,
@@ -51,15 +51,8 @@ class TritonServer(SupervisedProcess):
     ) -> None:
         """Initialize. ``is_waiting``: the models wait for the engine. ``has_engine``: it is Triton's own."""
         settings = command.settings
-        super().__init__(
-            "triton",
-            Child("Triton", log, log_prefix="triton", stop_grace_s=_STOP_GRACE_S),
-            log,
-            on_failure,
-            start_timeout_s=settings.triton_start_timeout_s,
-            hang_timeout_s=settings.triton_hang_timeout_s,
-            is_exposed=not has_engine,
-        )
+        super().__init__("Triton", log, on_failure, settings.triton_start_timeout_s)
+        self.hang_timeout_s, self.is_exposed = settings.triton_hang_timeout_s, not has_engine
         self._heartbeat = Heartbeat(command.ports.http_url, command.ports.metrics_url)
         self._on_restart = on_restart
         self._command = command

@@ -6,7 +6,6 @@ while the engine is loaded, or loaded again, wait instead of being refused.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -24,15 +23,13 @@ from runner.engines.guides.check import PROCESS_NAME
 from runner.engines.protocol.client import EngineClient
 from runner.engines.server.loading import missing_package
 from runner.engines.server.start import EngineStart
-from runner.supervision.child import Child, Log, with_parent
+from runner.supervision.child import Log
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.supervised import SupervisedProcess
 from runner.supervision.tuning import restore_malloc
 
 _BACKLOG = 64
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'$")
-_STOP_GRACE_S = 10.0
-_HANG_TIMEOUT_S = 10.0
 _SILENCE_S = 3.0
 """The engine server sends its statistics every second."""
 
@@ -43,6 +40,8 @@ class EngineServer(SupervisedProcess):
     ``python`` is the engine environment's interpreter; ``start_timeout_s`` counts from the engine's arrival.
     """
 
+    part = "engine"
+    log_prefix = "engine_server"
     start_limit = " (engine_start_timeout_s in the server configuration)"
 
     def __init__(
@@ -56,15 +55,7 @@ class EngineServer(SupervisedProcess):
         *,
         start_timeout_s: float,
     ) -> None:
-        child = Child("the engine server", log, log_prefix="engine_server", stop_grace_s=_STOP_GRACE_S)
-        super().__init__(
-            "engine",
-            child,
-            log,
-            on_failure,
-            start_timeout_s=start_timeout_s,
-            hang_timeout_s=_HANG_TIMEOUT_S,
-        )
+        super().__init__("the engine server", log, on_failure, start_timeout_s)
         self._python = python
         self._client = client
         self._is_loaded = False
@@ -80,11 +71,12 @@ class EngineServer(SupervisedProcess):
     async def launch(self) -> None:
         self._is_loaded = False
         start = msgspec.structs.replace(self._start_message, restarts=self.restarts)
-        await self.child.launch(
-            [*with_parent(os.getpid()), self._python, "-m", "runner.engines.server.main"],
+        await self.launch_module(
+            "runner.engines.server.main",
+            start.encode(),
+            [start.socket_fd, start.exit_reason_fd],
             engine_environment(start.engine_kind),
-            stdin=start.encode(),
-            pass_fds=[start.socket_fd, start.exit_reason_fd],
+            self._python,
         )
 
     async def is_ready(self) -> bool:

@@ -6,18 +6,15 @@ error at once, and while a front is started again its clients wait instead of be
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.machine.root import own_environment
 from errors.coded_error import CodedError
 from errors.triton_front import TritonFrontFailed
 from runner.settings.ports import Listener, TritonPorts, check_ports_free, local_url
 from runner.settings.settings import Settings
-from runner.supervision.child import Child, Log, with_parent
+from runner.supervision.child import Log
 from runner.supervision.client_sockets import set_options
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.health import answers_ok
@@ -26,14 +23,15 @@ from runner.triton_server.front.start import HEALTH_PATH, FrontStart
 
 _BACKLOG = 2048
 _MIN_START_TIMEOUT_S = 60.0
-_HANG_TIMEOUT_S = 10.0
-_STOP_GRACE_S = 2.0
 
 
 class TritonFront(SupervisedProcess):
     """From ``begin`` to ``stop``."""
 
-    start_limit = " (TRITON_START_TIMEOUT)"
+    part = "triton front"
+    log_prefix = "front"
+    stop_grace_s = 2.0
+    is_exposed = True
 
     def __init__(
         self,
@@ -45,15 +43,8 @@ class TritonFront(SupervisedProcess):
         on_failure: Callable[[ProcessFailure], bool],
     ) -> None:
         """Initialize. ``engine_socket``: None with NVIDIA's C++ backend."""
-        super().__init__(
-            "triton front",
-            Child("the front of Triton", log, log_prefix="front", stop_grace_s=_STOP_GRACE_S),
-            log,
-            on_failure,
-            start_timeout_s=max(_MIN_START_TIMEOUT_S, settings.triton_start_timeout_s),
-            hang_timeout_s=_HANG_TIMEOUT_S,
-            is_exposed=True,
-        )
+        start_timeout_s = max(_MIN_START_TIMEOUT_S, settings.triton_start_timeout_s)
+        super().__init__("the front of Triton", log, on_failure, start_timeout_s)
         self._settings = settings
         self._triton = triton
         self._engine_kind = engine_kind
@@ -82,19 +73,12 @@ class TritonFront(SupervisedProcess):
             engine_socket=self._engine_socket,
             engine_kind=self._engine_kind,
         )
-        await self.child.launch(
-            [*with_parent(os.getpid()), sys.executable, "-m", "runner.triton_server.front"],
-            own_environment(),
-            stdin=start.model_dump_json().encode(),
-            pass_fds=[http, grpc, metrics],
-        )
+        document = start.model_dump_json().encode()
+        await self.launch_module("runner.triton_server.front", document, [http, grpc, metrics])
 
     async def is_ready(self) -> bool:
         url = local_url(self._settings.triton_host, self._settings.triton_http_port)
         return await answers_ok(f"{url}{HEALTH_PATH}")
-
-    async def is_answering(self) -> bool:
-        return await self.is_ready()
 
     def start_error(self, reason: str) -> CodedError:
         return TritonFrontFailed(reason=reason, log_tail=self.child.last_lines())

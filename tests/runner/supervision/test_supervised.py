@@ -18,7 +18,7 @@ from errors.coded_error import CodedError
 from errors.triton import StartFailed
 from runner.supervision import failures as failures_module
 from runner.supervision import supervised
-from runner.supervision.child import Child, with_parent
+from runner.supervision.child import with_parent
 from runner.supervision.failures import Backoff, FailureLog, ProcessFailure
 from runner.supervision.supervised import ProcessState, SupervisedProcess
 from tests import fast
@@ -47,6 +47,10 @@ while True:
 class Program(SupervisedProcess):
     """A real process that answers on a Unix socket, and hangs when it is asked to."""
 
+    part = "program"
+    log_prefix = "program"
+    start_limit = ""
+
     def __init__(
         self,
         folder: Path,
@@ -62,16 +66,8 @@ class Program(SupervisedProcess):
         self.python = sys.executable
         self.has_child = has_child
         self.cleaned_up = 0
-        child = Child("the program", self.lines.append, log_prefix="program", stop_grace_s=5)
-        super().__init__(
-            "program",
-            child,
-            self.lines.append,
-            on_failure,
-            start_timeout_s=start_timeout_s,
-            hang_timeout_s=hang_timeout_s,
-            is_exposed=is_exposed,
-        )
+        super().__init__("the program", self.lines.append, on_failure, start_timeout_s)
+        self.hang_timeout_s, self.is_exposed = hang_timeout_s, is_exposed
 
     async def launch(self) -> None:
         self.path.unlink(missing_ok=True)
