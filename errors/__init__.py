@@ -48,10 +48,11 @@ BY_CODE: dict[str, type[CodedError]] = {error.code: error for error in CodedErro
 
 
 def find_in_text(text: str) -> CodedError | None:
-    """The coded error in a text of a channel that carries only text: Triton's errors and logs, Cog's answers.
+    """Return the coded error in ``text``, or None.
 
-    The contract is ``E[code] Name: sentence``. The code chooses the class, and nothing else may be read out
-    of the text, so ``facts`` is empty. Where both ends are ours, errors travel as ``errors.wire``.
+    Use it for channels that carry only text: Triton's errors and logs, Cog's answers. The contract is
+    ``E[code] Name: sentence``. The code chooses the class, and nothing else may be read out of the text, so
+    ``facts`` is empty. Where both ends are ours, errors travel as ``errors.wire``.
     """
     match = _TEXT.search(text)
     if match is None or match[1] not in BY_CODE:

@@ -1,4 +1,4 @@
-"""16xx and 26xx: what the API server refuses by itself, and what it can fail with."""
+"""16xx and 26xx: what the API server refuses, and what it can fail with."""
 
 from errors.coded_error import CodedError
 
@@ -115,7 +115,7 @@ class ReceivingTooMuch(CodedError):
 
 
 class UnsupportedHTTP(CodedError):
-    """An error whose fact ``status`` is HTTP's status."""
+    """An error whose fact ``status`` is the HTTP status."""
 
     code = "E1615"
     summary = "A request needs a part of HTTP that this server does not support"

@@ -12,7 +12,7 @@ _CONSTANTS: dict[object, str] = {None: "null", True: "true", False: "false"}
 _MOST_ITEMS = 64
 _MOST_CHARACTERS = 4000
 _MOST_OF_TEXT = 300
-"""Characters of a text: enough to recognize it."""
+"""Characters kept of a text: enough to recognize it."""
 
 
 class _BoundedRepr(reprlib.Repr):
@@ -24,7 +24,7 @@ class _BoundedRepr(reprlib.Repr):
         self.maxstring = _MOST_OF_TEXT
 
     def repr_dict(self, x: dict[object, object], level: int) -> str:
-        """In its own order: the class above sorts all keys."""
+        """Keep the dict's own order: the class above sorts all keys."""
         if level <= 0 and x:
             return "{...}"
         shown = [

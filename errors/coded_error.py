@@ -9,7 +9,7 @@ from errors.bounded_repr import bounded_repr
 
 _MOST_CHARACTERS = 4000
 _LAST_CHARACTERS = 1000
-"""Kept of the end of a longer sentence, where the remedy stands."""
+"""Characters kept of the end of a longer sentence, where the remedy stands."""
 
 
 class CodedError(Exception):
@@ -31,7 +31,7 @@ class CodedError(Exception):
 
     @classmethod
     def restore(cls, sentence: str, facts: dict[str, object]) -> CodedError:
-        """The same error as raised in another process, which wrote the sentence."""
+        """Return the same error as raised in another process, which wrote the sentence."""
         error = cls.__new__(cls)
         error._set(sentence, facts)
         return error
@@ -43,7 +43,7 @@ class CodedError(Exception):
 
 
 class _Formatter(string.Formatter):
-    """Of a fact, which may be a client's megabytes, it formats only as much as fits into the sentence."""
+    """Formatter that renders no more of a fact, which may be megabytes long, than fits into the sentence."""
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
         return bounded_repr(value) if conversion == "r" else super().convert_field(value, conversion)
@@ -59,14 +59,14 @@ _formatter = _Formatter()
 
 
 def cut_text(text: str) -> str:
-    """The beginning and the end of a text, at most 4,005 characters."""
+    """Return the beginning and the end of a text, at most 4,005 characters."""
     if len(text) <= _MOST_CHARACTERS:
         return text
     return f"{text[: _MOST_CHARACTERS - _LAST_CHARACTERS]} ... {text[-_LAST_CHARACTERS:]}"
 
 
 def one_line(sentence: str) -> str:
-    """Fit for a log, a header and JSON: no line break, no unpaired surrogate, at most 4,005 characters."""
+    """Remove line breaks and unpaired surrogates, for logs, headers and JSON; cut at 4,005 characters."""
     sentence = cut_text(sentence)
     if sentence.isprintable():
         return sentence

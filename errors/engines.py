@@ -87,7 +87,7 @@ class RankEnded(CodedError):
 def as_coded(
     error: Exception, otherwise: type[EngineCrashed | EngineStartFailed | EngineFailed], engine_kind: str
 ) -> CodedError:
-    """``error`` if it has a code, else ``otherwise`` with its type and text."""
+    """Return ``error`` if it has a code, else ``otherwise`` with its type and text."""
     if isinstance(error, CodedError):
         return error
     return otherwise(engine_kind=engine_kind, reason=f"{type(error).__name__}: {error}")

@@ -32,7 +32,7 @@ class PromptTooLong(CodedError):
 
     @classmethod
     def in_bytes(cls, *, prompt_bytes: int, max_bytes: int) -> CodedError:
-        """Of a prompt that is rejected before it is tokenized."""
+        """Make the error of a prompt that is rejected before it is tokenized."""
         sentence = (
             f"Prompt length ({prompt_bytes} bytes) exceeds maximum input length ({max_bytes} bytes); "
             "shorten the prompt, or raise MAX_PROMPT_BYTES."

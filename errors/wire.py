@@ -30,7 +30,7 @@ class WireError(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(error.code, type(error).__name__, error.sentence, facts)
 
     def restore(self) -> CodedError:
-        """The same error; of a code that only a newer peer has, one of a class made for it."""
+        """Return the same error; for a code that only a newer peer has, of a class made for it."""
         kind = BY_CODE.get(self.code)
         if kind is None:
             name = self.name if self.name.isidentifier() else "UnknownError"
@@ -55,7 +55,7 @@ class ExitReason:
             os.pwrite(self.descriptor, msgspec.json.encode(WireError.of(error)), 0)
 
     def read(self) -> CodedError | None:
-        """None if the process left no error, or was killed while it wrote one."""
+        """Return the error; None if the process left none, or was killed while it wrote one."""
         data = os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
         try:
             return msgspec.json.decode(data, type=WireError).restore()
@@ -63,7 +63,7 @@ class ExitReason:
             return None
 
     def clear(self) -> None:
-        """Before the next child is started."""
+        """Remove the error before the next child is started."""
         os.ftruncate(self.descriptor, 0)
 
 
