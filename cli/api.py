@@ -59,7 +59,7 @@ def _tell_ready(settings: Settings) -> None:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    """Of the environment, and of the options that stand for variables. Raises E1006."""
+    """Read the settings from the environment and the options that stand for variables. Raises E1006."""
     given = {
         "OPENAI_HOST": options.host or os.environ.get("OPENAI_HOST") or LOOPBACK,
         "OPENAI_MODELS": options.model_name,

@@ -22,7 +22,7 @@ _IS_NEITHER = (
 
 
 def source_of(options: argparse.Namespace) -> str | ConfigFile:
-    """The config that is named, or the one that stands for the model that is."""
+    """Return the config that is named, or the one that stands for the model that is."""
     named: str = options.config
     check_kind(named, options.kind)
     if is_config(named):

@@ -40,7 +40,7 @@ class CurlForm:
 
 
 def embedding_form(openai_url: str, *, has_keys: bool = False) -> CurlForm:
-    """Of an embedding model, which answers nowhere else."""
+    """Return the request of an embedding model, which takes no other."""
     headers = _headers(_JSON, has_keys=has_keys)
     return CurlForm("OpenAI's API, an embedding", f"{openai_url}/v1/embeddings", {"input": PROMPT}, headers)
 
@@ -54,9 +54,9 @@ def chat_form(openai_url: str, *, has_keys: bool = False) -> CurlForm:
 def curl_forms(
     cog_port: int, triton_port: int, openai_port: int = 0, *, has_keys: bool = False
 ) -> list[CurlForm]:
-    """Cog as JSON and as events, Triton's ensemble, the slot, and a chat if the OpenAI port is on.
+    """Return Cog as JSON and as events, Triton's ensemble, the slot, and a chat if the OpenAI port is on.
 
-    ``has_keys``: API_KEYS is set, which Cog's port knows nothing of.
+    ``has_keys``: API_KEYS is set, which does not apply to Cog's port.
     """
     cog = f"http://localhost:{cog_port}/predictions"
     models = f"http://localhost:{triton_port}/v2/models"
@@ -83,7 +83,7 @@ def curl_forms(
 
 
 def ready_lines(settings: Settings, *, cog_host: str | None, embeds: bool = False) -> Iterator[str]:
-    """Yield what is printed once a server takes requests: the page first, one request, and where the rest is.
+    """Yield what is printed once a server takes requests: the page, one request, and where the rest is.
 
     ``cog_host``: where Cog's server listens; None: the API alone is served. ``embeds``: an embedding model.
     """

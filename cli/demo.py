@@ -129,7 +129,7 @@ def _stream(url: str) -> None:
 
 
 def _show(form: CurlForm, key: str = "") -> None:
-    """Run one documented request with curl, if it is installed, and show the answer. ``key``: of API_KEYS."""
+    """Run one documented request with curl, if it is installed, and show the answer. ``key``: an API key."""
     print(f"\n# {form.name}\n{form.command}")
     if not shutil.which("curl"):
         print("  (curl is not installed)")

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure() -> int:
-    """In a process of its own: measurements are no part of the product."""
+    """Run the measurements in a process of their own: they are no part of the product."""
     command = [sys.executable, "-m", "perf", "bench", "--layers", "--batches", "1"]
     return subprocess.run(command, cwd=SOURCE_ROOT, check=False).returncode
 
@@ -69,7 +69,7 @@ def _serving_environment(settings: Settings) -> str:
 
 
 def _engine_environment(settings: Settings) -> str:
-    """Reads the versions of the engines' libraries without importing them, as they are large."""
+    """Read the versions of the engines' libraries without importing them, as they are large."""
     version_of = installed_version(settings.engine_python)
     found = [f"{name} {version}" for name in _ENGINES if (version := version_of(name))]
     if not found:
@@ -80,7 +80,7 @@ def _engine_environment(settings: Settings) -> str:
 
 
 def _triton(settings: Settings) -> str:
-    """Runs the server's binary, which shows that its libraries load."""
+    """Run the server's binary, which shows whether its libraries load."""
     with tempfile.TemporaryDirectory() as folder:
         install = install_triton(Path(folder), settings.triton_backend_dir)
         done = subprocess.run(
@@ -99,7 +99,7 @@ def _triton(settings: Settings) -> str:
 
 
 def _ports(settings: Settings) -> str:
-    """Ports that a runner of ours has are told, and no fault."""
+    """Check the ports. Those that one of our runners has are reported, but are no failure."""
     listeners = all_listeners(settings, LOOPBACK)
     ours = [each for each in listeners if not each.is_free() and _is_ours(each.port)]
     free = [each for each in listeners if each not in ours]
@@ -117,7 +117,7 @@ def _is_ours(port: int) -> bool:
 
 
 def _engine(settings: Settings) -> str:
-    """Reads only the beginning of a tar."""
+    """Check the engine, reading only the beginning of a tar."""
     source = settings.weights or settings.engine_dir
     if settings.weights is None and not any(settings.engine_dir.glob("*")):
         return "none named; `cog-triton doctor ENGINE` checks one"

@@ -21,12 +21,12 @@ _TORCH_CUDA = re.compile(r"\+cu(\d+)\d\b")
 
 
 def check_machine(settings: Settings) -> str:
-    """The wheel with Triton does not install on another processor or an older C library."""
+    """Describe the machine: Triton's wheel needs its processor and a recent C library."""
     return f"{machine()}, glibc {platform.libc_ver()[1]}"
 
 
 def check_driver(settings: Settings) -> str:
-    """A torch for a newer CUDA than the driver's can't use the GPU."""
+    """Check that the driver is new enough for the CUDA of the engine environment's torch."""
     device = next(Path("/dev").glob("nvidia[0-9]*"), None)
     version = next((fields[0] for fields in nvidia_smi("driver_version")), None)
     cuda = _cuda_version()
@@ -80,7 +80,7 @@ def check_disk(settings: Settings) -> str:
 
 
 def _cuda_version() -> tuple[int, int] | None:
-    """The newest CUDA that the driver supports; None without a driver."""
+    """Return the newest CUDA that the driver supports; None without a driver."""
     version = ctypes.c_int()
     try:
         driver = ctypes.CDLL("libcuda.so.1")

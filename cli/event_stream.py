@@ -5,17 +5,17 @@ from typing import NamedTuple
 
 class ServerEvent(NamedTuple):
     name: str
-    """Empty if the event has none."""
+    """The event's name; empty if it has none."""
     data: bytes
 
 
 class EventParser:
     def __init__(self) -> None:
         self.rest = b""
-        """The beginning of an event that has not arrived completely."""
+        """Beginning of an event that has not arrived completely."""
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
-        """The events that are complete with this piece. Comments, which keep connections open, are none."""
+        """Return the events that this piece completes, without the comments that keep connections open."""
         *blocks, self.rest = (self.rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
         return [_event(block) for block in blocks if block.startswith(b"data:") or b"\ndata:" in block]
 

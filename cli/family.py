@@ -13,7 +13,7 @@ _TOKENIZER = "tokenizer.json"
 
 
 def family_line(folder: Path) -> str | None:
-    """A line for people; None for a model without a chat template."""
+    """Describe the model's family in one line; None for a model without a chat template."""
     if not (folder / _TOKENIZER).is_file():
         return None
     try:

@@ -79,7 +79,7 @@ def _system_prompt(options: argparse.Namespace, settings: Settings) -> str:
 async def _generate(
     settings: Settings, request: GenerationRequest, *, system_prompt: str | None, is_verbose: bool
 ) -> None:
-    """``system_prompt``: of a chat; None: the prompt is taken as it is."""
+    """Generate the text. ``system_prompt`` makes it a chat; None: the prompt is taken as it is."""
     with told_progress() as (_, progress):
         progress(0, None, "starting")
         service = Service(settings, log_text if is_verbose else lambda line: None, progress)

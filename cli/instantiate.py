@@ -51,7 +51,7 @@ class Instance:
     server: Mapping[str, Any]
 
     def layer(self) -> bytes:
-        """An uncompressed tar of /src/config.yaml, the same for the same arguments."""
+        """Return an uncompressed tar of /src/config.yaml, the same for the same arguments."""
         text = yaml.safe_dump({"instantiate": {"server": dict(self.server)}}, sort_keys=True).encode()
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
@@ -94,7 +94,7 @@ def _named(config: str) -> Iterator[None]:
 def _reference(
     options: argparse.Namespace, key: str, given: str | None, section: Mapping[str, Any]
 ) -> ImageReference:
-    """The image that the option for ``key`` names, else the one of the file's section. Raises E1401."""
+    """Return the image that the option for ``key`` names, else the section's. Raises E1401."""
     if given is not None:
         return parse_reference(given, _OPTIONS[key])
     with _named(options.config):
@@ -102,7 +102,7 @@ def _reference(
 
 
 def _instance(section: Mapping[str, Any], surroundings: Mapping[str, str]) -> Instance:
-    """The settings of the config, checked by the runner's own parser. Raises E1006."""
+    """Return the settings of the config, checked by the runner's own parser. Raises E1006."""
     server = {model: {"args": arguments} for model, arguments in load_settings(surroundings).server.items()}
     environment = {name: section[key] for key, name in _VARIABLES.items() if section.get(key)}
     return Instance(environment, server)
@@ -111,7 +111,7 @@ def _instance(section: Mapping[str, Any], surroundings: Mapping[str, str]) -> In
 def instantiate(
     registry: Registry, base: ImageReference, destination: ImageReference, instance: Instance
 ) -> str:
-    """Write the image ``destination``; returns its digest. Raises 14xx and E2501."""
+    """Write the image ``destination`` and return its digest. Raises 14xx and E2501."""
     manifest = _image_manifest(registry, base)
     config = registry.document(base.path, manifest["config"]["digest"])
     _check_is_runner(base, config)
@@ -131,7 +131,7 @@ def instantiate(
 
 
 def _image_manifest(registry: Registry, base: ImageReference) -> dict[str, Any]:
-    """The manifest of the base image; of several, the one for linux/amd64."""
+    """Return the manifest of the base image; of several, the one for linux/amd64."""
     manifest = registry.manifest(base)
     if "manifests" in manifest:
         digests = [

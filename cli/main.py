@@ -38,7 +38,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser
 
 
 def _module(name: str) -> ModuleType:
-    """The module of a command, with all that it needs. Raises E1008 outside of our environment."""
+    """Import the module of a command and all that it needs. Raises E1008 outside of our environment."""
     try:
         return importlib.import_module(f"cli.{name}")
     except ModuleNotFoundError as exc:

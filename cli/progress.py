@@ -1,4 +1,4 @@
-"""What a command is waiting for: a live line on a terminal, otherwise a line from time to time."""
+"""Tell what a command is waiting for: in a live line on a terminal, otherwise in a line from time to time."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ _PHASES = {
 
 @contextmanager
 def told_progress() -> Iterator[tuple[Callable[[str], None], Progress]]:
-    """What prints a line to stdout, and what tells progress on stderr."""
+    """Provide a function that prints a line to stdout, and one that shows progress on stderr."""
     if not sys.stderr.isatty():
         yield _print_line, progress_lines(lambda line: print(line, file=sys.stderr, flush=True))
         return
@@ -42,7 +42,7 @@ def told_progress() -> Iterator[tuple[Callable[[str], None], Progress]]:
 
 
 def wait_ready(server: CogServer, timeout_s: float) -> None:
-    """Wait for a runner's Cog server, and tell what it does."""
+    """Wait for a runner's Cog server, and show what it does."""
     phases = _Phases(server.log_path)
     with LiveLine() as line:
 
@@ -56,7 +56,7 @@ def wait_ready(server: CogServer, timeout_s: float) -> None:
 
 @contextmanager
 def told_end(server: CogServer) -> Iterator[None]:
-    """End the server with the block, and tell that this is waited for."""
+    """End the server with the block, and tell the user to wait for it."""
     try:
         yield
     finally:
@@ -66,7 +66,7 @@ def told_end(server: CogServer) -> Iterator[None]:
 
 
 class _Phases:
-    """Where a runner that starts has got to, by its log."""
+    """The phase that a starting runner has reached, by its log."""
 
     def __init__(self, log_path: Path) -> None:
         self._path = log_path

@@ -32,13 +32,13 @@ _HOSTS = ("TRITON_HOST", "OPENAI_HOST")
 DEMO_DIR = SOURCE_ROOT / ".demo" if IS_CHECKOUT else cache_folder() / "demo"
 EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "tiny" / "config.yaml"
 _READY_TIMEOUT_S = 3600.0
-"""Without COG_SETUP_TIMEOUT."""
+"""Time to get ready without COG_SETUP_TIMEOUT."""
 _BESIDE_SETUP_S = 30.0
-"""Time for Cog's server to start, and to tell that a set-up took too long."""
+"""Time for Cog's server to start, and to report that a set-up took too long."""
 
 
 def engine_environment(engine: str) -> dict[str, str]:
-    """The runner's variables for the engine: ENGINE_DIR for a folder, COG_WEIGHTS for a tar.
+    """Return the runner's variables for the engine: ENGINE_DIR for a folder, COG_WEIGHTS for a tar.
 
     NOTE: until Python 3.13, ``Path.resolve`` raises a RuntimeError for links that lead to each other.
     """
@@ -49,14 +49,14 @@ def engine_environment(engine: str) -> dict[str, str]:
 
 
 def check_kind(model: str, kind: str | None) -> None:
-    """Raise E1005 where a kind is asked for, but ``model`` names what has one."""
+    """Raise E1005 if a kind is given but ``model`` already has one."""
     is_there = "://" in model or Path(model).exists()
     if kind is not None and (is_config(model) or (is_there and find_source(model, kind=kind) is None)):
         raise InvalidInput(name="--engine", expected="left out for a build config or an engine", value=kind)
 
 
 def make_engine(model: str, kind: str | None) -> str:
-    """The engine that ``model`` names, or the folder of the one that is made of it."""
+    """Return the engine that ``model`` names, or make one of it and return its folder."""
     check_kind(model, kind)
     if kind is not None and KINDS[kind].needs_gpu and not visible_gpus():
         raise GpuRequired(engine_kind=kind, remedy="leave out --engine")
@@ -69,18 +69,18 @@ def make_engine(model: str, kind: str | None) -> str:
 
 
 def python_environment(kind: str) -> dict[str, str]:
-    """The runner's variable for the engine's Python, where a checkout has an environment for its kind."""
+    """Return the variable for the engine's Python, if the checkout has an environment for its kind."""
     return {ENGINE_PYTHON_VARIABLE: engine_python(folder=KINDS[kind].checkout_environment)}
 
 
 def on_loopback(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables of the addresses that ``environment`` does not set: only this machine is served."""
+    """Set the addresses that ``environment`` does not set, so that only this machine is served."""
     return {name: LOOPBACK for name in _HOSTS if not environment.get(name)}
 
 
 @contextmanager
 def named_by_option(options: argparse.Namespace, **attributes: str) -> Iterator[None]:
-    """Make E1006 of a variable name the option that was given in its place."""
+    """Provide a context in which E1006 of a variable names the option that was given in its place."""
     try:
         yield
     except InvalidSetting as exc:
@@ -91,14 +91,14 @@ def named_by_option(options: argparse.Namespace, **attributes: str) -> Iterator[
 
 
 def all_listeners(settings: Settings, host: str) -> list[Listener]:
-    """List where a runner listens; ``host`` is Cog's."""
+    """List where a runner listens. ``host`` is that of Cog's server."""
     cog = Listener(host, settings.cog.port, "Cog's server", "PORT")
     openai = (openai_listener(settings),) if settings.openai_port else ()
     return [cog, *triton_listeners(settings), *openai]
 
 
 def check_all_ports_free(settings: Settings, host: str) -> None:
-    """Raise E1007 before an engine is downloaded or made for nothing."""
+    """Raise E1007 if a port is in use, before an engine is downloaded or made for nothing."""
     check_ports_free(*all_listeners(settings, host))
 
 

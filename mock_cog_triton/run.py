@@ -18,7 +18,7 @@ TOKEN = " token"
 
 
 class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
-    """Emits ``n_output_tokens`` tokens at ``tps`` tokens per second, for each prediction."""
+    """Runner that emits ``n_output_tokens`` tokens at ``tps`` tokens per second, for each prediction."""
 
     # NOTE: Cog runs many predictions at once only of an async function, and sends output while it comes only
     # of a plain generator, which it runs in a thread: so an async function returns one.
@@ -45,7 +45,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
 def _output(
     tps: float, tokens: int, method: str, buffer_size: int, log: Callable[..., None]
 ) -> Iterator[str]:
-    """The prediction's output, several tokens at once after a delay; when it is over, the log's figures."""
+    """Yield the output, several tokens at once after a delay, and then log the prediction's figures."""
     started_s = time.perf_counter()
     first_token_s = 0.0
     sent = 0

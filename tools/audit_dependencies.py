@@ -29,7 +29,7 @@ class DatabaseUnavailable(Exception):
 
 
 def pinned(root: Path) -> dict[Package, list[str]]:
-    """Every pinned package, with the files that pin it."""
+    """Return every pinned package, with the files that pin it."""
     places: dict[Package, list[str]] = defaultdict(list)
     for lock in sorted(root.glob("nix/locks/*.json")):
         for file in json.loads(lock.read_text()).get("files", []):
@@ -41,12 +41,12 @@ def pinned(root: Path) -> dict[Package, list[str]]:
 
 
 def _package(name: str, version: str) -> Package:
-    """Normalised, without the local part of the version (``+cpu``): databases know published versions."""
+    """Normalise the name and drop the version's local part (``+cpu``): databases know published versions."""
     return re.sub(r"[-_.]+", "-", name).lower(), version.partition("+")[0]
 
 
 def vulnerabilities(packages: list[Package], database: str) -> dict[Package, list[str]]:
-    """Ids of the known vulnerabilities of each package that has some. Raises DatabaseUnavailable."""
+    """Return the ids of known vulnerabilities of each package that has some. Raises DatabaseUnavailable."""
     found: dict[Package, list[str]] = defaultdict(list)
     pending: list[tuple[Package, dict[str, str]]] = [(package, {}) for package in packages]
     for _ in range(MAX_PAGES):

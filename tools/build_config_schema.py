@@ -1,4 +1,4 @@
-"""Writes ``builder/build_config.schema.json``, by which editors check and complete build configs."""
+"""Write ``builder/build_config.schema.json``, by which editors check and complete build configs."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def build_config_schema() -> dict[str, Any]:
 
 
 def _arguments(program: str) -> dict[str, Any]:
-    """The flags of ``program``; other scripts than these two may have more, trtllm-build has no more."""
+    """Return the flags of ``program``. Other scripts than these two may have more."""
     flags = flags_of(program) or {}
     arguments: dict[str, Any] = {
         "description": f"The flags of {program}, TensorRT-LLM {VERSION}; one without a value is a switch.",

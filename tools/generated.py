@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def write(texts: Mapping[Path, str]) -> None:
-    """Each text to its path, unless it is there."""
+    """Write each text to its path, unless the file already has it."""
     for path, text in texts.items():
         if not path.is_file() or path.read_text() != text:
             path.parent.mkdir(exist_ok=True)

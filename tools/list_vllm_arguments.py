@@ -1,4 +1,4 @@
-"""Writes builder/config/vllm_arguments.json: the arguments of the pinned vLLM, with types and bounds.
+"""Write builder/config/vllm_arguments.json: the arguments of the pinned vLLM, with types and bounds.
 
     PYTHON_WITH_VLLM -m tools.list_vllm_arguments
 
@@ -29,7 +29,7 @@ _BOUNDS = {getattr(annotated_types, name.title()): name for name in ("ge", "gt",
 
 
 def document() -> str:
-    """One argument a line, so that a change of version is read as a diff."""
+    """Write one argument a line, so that a change of version is read as a diff."""
     bounds = _all_bounds()
     lines = []
     for field in sorted(dataclasses.fields(AsyncEngineArgs), key=lambda each: each.name):
@@ -44,7 +44,7 @@ def document() -> str:
 
 
 def _describe(annotation: Any) -> dict[str, Any]:
-    """JSON types that the annotation takes and, if texts are limited, which."""
+    """Return the JSON types that the annotation takes and, if texts are limited, which texts."""
     kinds: set[str] = set()
     choices: list[Any] = []
     is_open = False
@@ -75,7 +75,7 @@ def _parts(annotation: Any) -> list[Any]:
 
 
 def _json_type(annotation: Any) -> str | None:
-    """None for what no JSON value can be: classes, callables, data types of torch."""
+    """Return None for what no JSON value can be: classes, callables, data types of torch."""
     origin = typing.get_origin(annotation) or annotation
     if origin in _JSON_TYPES:
         return _JSON_TYPES[origin]
@@ -87,7 +87,7 @@ def _json_type(annotation: Any) -> str | None:
 
 
 def _all_bounds() -> dict[str, dict[str, float]]:
-    """Bounds by argument, from the configuration classes whose fields the arguments become."""
+    """Return bounds by argument, from the configuration classes whose fields the arguments become."""
     found: dict[str, dict[str, float]] = {}
     for name in vllm.config.__all__:
         for field_name, info in getattr(getattr(vllm.config, name), "__pydantic_fields__", {}).items():

@@ -36,7 +36,7 @@ _ENVELOPE = Path(__file__).with_name("openapi_envelope.json")
 
 
 def openapi_schema(module: str, name: str = "Runner") -> dict[str, Any]:
-    """The OpenAPI 3.0 document of the runner ``name``. Raises ValueError for an unknown annotation."""
+    """Return the OpenAPI 3.0 document of the runner ``name``. Raises ValueError for an unknown annotation."""
     runner = create_predictor(module, name)
     inputs = runner.inputs.values()
     schema = {

@@ -1,4 +1,4 @@
-"""Keeps the generated parts of docs true: ``python -m tools.readme`` writes them.
+"""Keep the generated parts of docs true: ``python -m tools.readme`` writes them.
 
 A part stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
 """
@@ -27,7 +27,7 @@ _HELP_WIDTH = "100"
 
 
 def help_text() -> str:
-    """``cog-triton --help`` and the help of each command, as a terminal of 100 columns shows them."""
+    """Return ``cog-triton --help`` and the help of each command, as on a terminal of 100 columns."""
     os.environ["COLUMNS"] = _HELP_WIDTH
     parser, commands = make_parser()
     return "\n\n".join(
@@ -65,7 +65,7 @@ def settings_table(model: type[BaseModel], variables: Mapping[str, str]) -> str:
 
 
 def metrics_table() -> str:
-    """The runner's own metrics, and after them the engine server's."""
+    """List the runner's own metrics, and after them the engine server's."""
     rows = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
     families = [(each, ("api", *each.labels)) for each in METRICS]
     families += [(each, each.labels) for each in ENGINE_METRICS if each.name != PHASE_SECONDS]
@@ -85,11 +85,11 @@ PARTS: dict[Path, dict[str, Callable[[], str]]] = {
     },
     SOURCE_ROOT / "docs" / "observability.md": {"metrics": metrics_table},
 }
-"""By file."""
+"""Functions that write each document's parts."""
 
 
 def with_parts(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
-    """``text`` with every generated part renewed; a part without its markers is a KeyError."""
+    """Renew every generated part of ``text``; a part without its markers is a KeyError."""
     for name, make in parts.items():
         pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
         if not pattern.search(text):

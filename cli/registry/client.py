@@ -31,9 +31,9 @@ class _Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     content: bytes
-    """No more than one byte beyond _MAX_DOCUMENT_BYTES."""
+    """At most one byte more than _MAX_DOCUMENT_BYTES."""
     url: str
-    """Where the redirects led."""
+    """URL to which the redirects led."""
 
     @property
     def is_success(self) -> bool:
@@ -55,7 +55,7 @@ class Registry(AbstractContextManager["Registry"]):
         self._pools.close_idle()
 
     def manifest(self, reference: ImageReference) -> dict[str, Any]:
-        """The manifest, or index of manifests, of an image. Raises E1402, E1403, E2501."""
+        """Return the manifest, or index of manifests, of an image. Raises E1402, E1403, E2501."""
         url = f"/v2/{reference.path}/manifests/{reference.version}"
         response = self._request("GET", url, "read a manifest", Accept=", ".join(_MANIFEST_TYPES))
         if response.status == HTTPStatus.NOT_FOUND:
@@ -65,7 +65,7 @@ class Registry(AbstractContextManager["Registry"]):
         return document
 
     def document(self, repository: str, digest: str) -> dict[str, Any]:
-        """A JSON blob, checked against its digest."""
+        """Return a JSON blob that matches its digest."""
         action = f"read {digest}"
         response = self._request("GET", f"/v2/{repository}/blobs/{digest}", action)
         if f"sha256:{hashlib.sha256(response.content).hexdigest()}" != digest:
@@ -82,7 +82,7 @@ class Registry(AbstractContextManager["Registry"]):
         self._request("POST", f"{url}?{query}", action, expected=HTTPStatus.CREATED)
 
     def upload(self, repository: str, content: bytes) -> str:
-        """Upload a blob; returns its digest."""
+        """Upload a blob and return its digest."""
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         action = f"store {digest} in {repository}"
         if self._request("HEAD", f"/v2/{repository}/blobs/{digest}", action).is_success:
@@ -97,7 +97,7 @@ class Registry(AbstractContextManager["Registry"]):
         return digest
 
     def put_manifest(self, reference: ImageReference, manifest: dict[str, Any]) -> str:
-        """Upload a manifest under the tag of the reference; returns its digest."""
+        """Upload a manifest under the tag of the reference and return its digest."""
         content = json.dumps(manifest, indent=2).encode()
         action = f"store {reference}"
         url = f"/v2/{reference.path}/manifests/{reference.tag}"
@@ -115,7 +115,7 @@ class Registry(AbstractContextManager["Registry"]):
         expected: HTTPStatus | None = None,
         **headers: str,
     ) -> _Answer:
-        """``url`` may be a path on this registry. Authenticates if the registry asks for it.
+        """Send a request, and authenticate if the registry asks for it. ``url`` may be a path on it.
 
         The registry may name another host for an upload, which gets no credentials.
         """

@@ -13,7 +13,7 @@ _HELPER_TIMEOUT_S = 30.0
 
 
 def find_credentials(host: str) -> tuple[str, str] | None:
-    """User and password for ``host`` from Docker's configuration and its credential helpers, or None.
+    """Return user and password for ``host`` from Docker's configuration and its credential helpers, or None.
 
     What can't be read counts as not there: the registry then says whether it was needed.
     """

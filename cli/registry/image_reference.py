@@ -15,7 +15,7 @@ _EXPECTED = "an image as host/path:tag, such as registry.example.com/team/llama:
 
 @dataclass(frozen=True)
 class ImageReference:
-    """``tag`` defaults to "latest"; ``digest`` overrides it."""
+    """Parts of a reference. ``tag`` defaults to "latest"; ``digest`` overrides it."""
 
     host: str
     path: str
@@ -29,7 +29,7 @@ class ImageReference:
 
     @property
     def is_local(self) -> bool:
-        """Whether plain HTTP is allowed: only for a registry on this machine, as in Docker."""
+        """True if plain HTTP is allowed: only for a registry on this machine, as in Docker."""
         return _LOCAL_HOST.fullmatch(self.host) is not None
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class ImageReference:
 
 
 def parse_reference(text: object, name: str) -> ImageReference:
-    """The image that ``text``, the value of ``name``, refers to. Raises E1401."""
+    """Return the image that ``text``, the value of ``name``, refers to. Raises E1401."""
     if not isinstance(text, str) or not text:
         raise ImageReferenceInvalid(name=name, expected=_EXPECTED, value=text)
     rest, _, digest = text.partition("@")
