@@ -33,15 +33,15 @@ class Engine:
     warnings: tuple[str, ...]
     """What could not be known or verified, a sentence each."""
     lease: object = field(default=None, compare=False, repr=False)
-    """Keeps an engine in a cache from being removed, as long as this object lives."""
+    """Object that keeps an engine in a cache from being removed as long as it lives."""
 
 
 def load(path: Path) -> Engine:
-    """The engine in the directory ``path``; its files are there in their sizes, their content is not read.
+    """Return the engine in the directory ``path``.
 
-    A directory without a manifest is accepted if its files show its kind (``engine.tar.manifestless``).
-    Raises EngineNotFound, InvalidManifest, NewerManifest, EngineFileMissing, EngineFileDamaged,
-    EngineUnreadable.
+    Its files are checked to exist in their sizes; their content is not read. A directory without a manifest
+    is accepted if its files show its kind (``engine.tar.manifestless``). Raises EngineNotFound,
+    InvalidManifest, NewerManifest, EngineFileMissing, EngineFileDamaged, EngineUnreadable.
     """
     with reading(path):
         if not path.is_dir():
@@ -63,7 +63,7 @@ def load(path: Path) -> Engine:
 
 
 def read_directory_manifest(path: Path) -> Manifest:
-    """The manifest in the directory ``path``; its files are not checked."""
+    """Return the manifest in the directory ``path``; its files are not checked."""
     manifest_path = path / MANIFEST_NAME
     with reading(manifest_path), manifest_path.open("rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)
@@ -73,7 +73,7 @@ def read_directory_manifest(path: Path) -> Manifest:
 
 
 def file_sizes(path: Path) -> Iterator[tuple[str, int]]:
-    """Relative posix name and size in bytes of every file below ``path``, less the manifest."""
+    """Yield relative posix name and size in bytes of every file below ``path``, less the manifest."""
     for folder, _, names in os.walk(path, onerror=_raise_unreadable):
         for name in names:
             file = Path(folder, name)

@@ -14,7 +14,7 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """An OSError inside becomes NoSpaceLeft or EngineNotWritable, which name ``place``."""
+    """Translate an OSError of the block into NoSpaceLeft or EngineNotWritable, which name ``place``."""
     try:
         yield
     except OSError as exc:
@@ -22,7 +22,7 @@ def writing(place: Path) -> Iterator[None]:
 
 
 def disk_error(place: Path, error: OSError) -> NoSpaceLeft | EngineNotWritable:
-    """What ``writing`` raises; for callers for which a context manager per file is too slow."""
+    """Return the error that ``writing`` raises. Use it where a context manager per file is too slow."""
     reason = error.strerror or str(error)
     kind = NoSpaceLeft if error.errno in _NO_SPACE else EngineNotWritable
     return kind(place=place, reason=reason)
@@ -30,7 +30,7 @@ def disk_error(place: Path, error: OSError) -> NoSpaceLeft | EngineNotWritable:
 
 @contextmanager
 def reading(place: Path) -> Iterator[None]:
-    """An OSError inside becomes EngineUnreadable, which names ``place``."""
+    """Translate an OSError of the block into EngineUnreadable, which names ``place``."""
     try:
         yield
     except OSError as exc:
@@ -38,7 +38,7 @@ def reading(place: Path) -> Iterator[None]:
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:
-    """NoSpaceLeft unless the disk of ``folder`` has ``needed_bytes`` free."""
+    """Raise NoSpaceLeft unless the disk of ``folder`` has ``needed_bytes`` free."""
     with writing(folder):
         free_bytes = shutil.disk_usage(folder).free
     if needed_bytes > free_bytes:

@@ -45,7 +45,7 @@ _BEGINS_OF_MESSAGES = ("<|start|>", "<|begin|>")
 
 
 def read_end_ids(engine_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return all ids that a file names, and those of well-known end tokens; the most common first.
+    """Return all ids that a file names, and those of well-known end tokens, with the most common one first.
 
     Trainers often change one of the files only. Raises EngineUnreadable.
     """
@@ -62,12 +62,12 @@ def read_end_ids(engine_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def tokenizer_end_id(engine_dir: Path, tokenizer: Tokenizer) -> int | None:
-    """The one that the tokenizer's configuration names. Raises EngineUnreadable."""
+    """Return the end token that the tokenizer's configuration names. Raises EngineUnreadable."""
     return next(_named_end_ids(engine_dir, tokenizer, _KEYS[:1]), None)
 
 
 def _named_end_ids(engine_dir: Path, tokenizer: Tokenizer, keys: Sequence[str] = _KEYS) -> Iterator[int]:
-    """The ids of the tokens that the tokenizer's files name under ``keys``."""
+    """Yield the ids of the tokens that the tokenizer's files name under ``keys``."""
     config = read_json(engine_dir / "tokenizer_config.json")
     for document in (config, read_json(engine_dir / "special_tokens_map.json")):
         for key in keys:
@@ -111,7 +111,7 @@ def as_ids(value: object) -> tuple[int, ...]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object; empty where there is no such file. Raises EngineUnreadable."""
+    """Read a JSON object; empty where there is no such file. Raises EngineUnreadable."""
     if not path.is_file():
         return {}
     try:

@@ -26,10 +26,11 @@ _MAX_SMALL_BYTES = 1 << 26
 
 
 def read_manifest(source: str | Path) -> Manifest:
-    """The manifest of a directory, a tar or a URL; of a tar that begins with it only the start is read.
+    """Return the manifest of a directory, a tar or a URL.
 
-    A tar without one is read as a whole if it is a local file, and InvalidManifest otherwise. Raises
-    the errors of ``fetch``, ``parse_manifest``, TarReader and ``load``.
+    If a tar begins with it, only the start is read. A tar without one is read as a whole if it is a local
+    file, and InvalidManifest otherwise. Raises the errors of ``fetch``, ``parse_manifest``, TarReader and
+    ``load``.
     """
     path = local_path(source)
     if path is not None and path.is_dir():
@@ -46,10 +47,10 @@ def read_manifest(source: str | Path) -> Manifest:
 
 
 def verify(path: Path) -> Manifest:
-    """The manifest of the engine directory or tar ``path``, of which every byte is as it was packed.
+    """Check every byte of the engine directory or tar ``path``, and return its manifest.
 
-    Raises what ``load`` or ``unpack`` would, and UnexpectedEngineFile for a file the manifest does not
-    list. Without a manifest only the tar's own structure can be checked.
+    Raises what ``load`` or ``unpack`` would, and UnexpectedEngineFile for a file the manifest does not list.
+    Without a manifest only the tar's own structure can be checked.
     """
     with reading(path):
         if not path.exists():
@@ -61,9 +62,9 @@ def verify(path: Path) -> Manifest:
 
 
 def read_sampling(source: str | Path, manifest: Manifest) -> dict[str, float]:
-    """The sampling parameters of an engine's requests that set none.
+    """Return the sampling parameters of an engine's requests that set none.
 
-    Of a URL and of a compressed tar they are not known. Raises EngineUnreadable and GenerationConfigInvalid.
+    They are not known of a URL or a compressed tar. Raises EngineUnreadable and GenerationConfigInvalid.
     """
     path = local_path(source)
     if path is None or GENERATION_CONFIG not in manifest.files:
@@ -86,7 +87,7 @@ def read_sampling(source: str | Path, manifest: Manifest) -> dict[str, float]:
 
 @contextmanager
 def small_files(source: str | Path, patterns: Iterable[str]) -> Iterator[Path | None]:
-    """A folder with the engine's files that match ``patterns``. None for a URL and a compressed tar."""
+    """Provide a folder with the engine's files that match ``patterns``; None for a URL or compressed tar."""
     path = local_path(source)
     if path is None or path.is_dir():
         yield path
@@ -106,7 +107,7 @@ def small_files(source: str | Path, patterns: Iterable[str]) -> Iterator[Path | 
 
 
 class _Nowhere:
-    """See ``engine.tar.contents.Files``: they are read to be hashed alone."""
+    """``Files`` that are only read to be hashed."""
 
     def write(self, name: str, content: memoryview) -> None:
         pass

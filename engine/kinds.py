@@ -50,11 +50,11 @@ ENGINE_TENSORS = (
 """Inputs of the slot that are passed to the engine unchanged."""
 
 DEFAULT_ENVIRONMENT = ".venv-engine"
-"""The environment of engines that `make setup` puts into a checkout."""
+"""Environment of engines that `make setup` puts into a checkout."""
 ENGINE_ARGS_NAME = "engine_args.json"
-"""Of an engine of vLLM: arguments of its ``AsyncEngineArgs``."""
+"""File with the arguments of vLLM's ``AsyncEngineArgs``, in an engine of vLLM."""
 LORA_FOLDER = "lora"
-"""Of an engine that has LoRA adapters by name: a folder each."""
+"""Folder with an engine's LoRA adapters: one folder each, by name."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +67,21 @@ class Kind:
     runs_on: str = "any machine"
     needs_gpu: bool = False
     is_compiled: bool = False
-    """Runs only on the GPU architecture, number of GPUs and library version that it was built for.
-    ``engine.tensorrt_llm_config`` reads its config.json."""
+    """True if it runs only on the GPU architecture, number of GPUs and library version it was built for."""
     serves_models: bool = False
-    """Runs a model's own weights: ``serve`` takes the first of these that this machine can run."""
+    """True if it runs a model's own weights: ``serve`` takes the first such kind that runs here."""
     checkout_environment: str = DEFAULT_ENVIRONMENT
     """Folder of the environment that a checkout has for it."""
     has_cpp_backend: bool = False
-    """NVIDIA's C++ backend can run it in place of the engine server."""
+    """True if NVIDIA's C++ backend can run it in place of the engine server."""
     runs_in_child: bool = False
-    """Its loop needs Python's lock, so that it would hold up the engine server."""
+    """True if its loop needs Python's lock, so that it would hold up the engine server."""
     has_ranks: bool = False
-    """An engine on several GPUs is a process for each, started by mpirun."""
+    """True if an engine on several GPUs is a process for each, started by mpirun."""
     libraries: tuple[str, ...] = ()
     """Packages that take long to import."""
     prepares: bool = False
-    """Its adapter has something to do while the engine's files arrive, besides being imported."""
+    """True if its adapter has something to do while the engine's files arrive, besides being imported."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of its processes, where they have no others."""
     marker_file: str | None = None
@@ -186,11 +185,11 @@ _ROWS = (
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _ROWS}
 CPP_KIND = next(kind.name for kind in _ROWS if kind.has_cpp_backend)
 DEFAULT_KIND = "transformers"
-"""Of a build config and of a directory that name none."""
+"""Kind of a build config and of a directory that name none."""
 
 
 def find_kind(name: str) -> Kind:
-    """Raises E1006 for an unknown kind."""
+    """Return the kind of this name. Raises E1006 for an unknown one."""
     if name not in KINDS:
         raise InvalidSetting(name="engine kind", expected=f"one of {', '.join(KINDS)}", value=name)
     return KINDS[name]

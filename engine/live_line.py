@@ -21,7 +21,7 @@ _ERASE = "\r\033[K"
 
 
 class LiveLine:
-    """Use as a context: ``show`` what is waited for; ``say`` a line that stays."""
+    """Line on a terminal, used as a context: ``show`` the current phase; ``say`` a line that stays."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -46,7 +46,7 @@ class LiveLine:
             self._text = ""
 
     def show(self, text: str | Callable[[], str], *, is_new: bool = True) -> None:
-        """Replace the line; a function is asked whenever it is drawn. ``is_new``: a phase begins now."""
+        """Replace the line. A function is called whenever it is drawn. ``is_new``: a phase begins now."""
         with self._lock:
             if is_new and text != self._text:
                 self._began_s = self._told_s = time.monotonic()
@@ -92,6 +92,6 @@ def elapsed(seconds: float) -> str:
 
 
 def painted(text: str, style: str, stream: TextIO) -> str:
-    """``text`` in an ANSI style where ``stream`` is a terminal and NO_COLOR is not set."""
+    """Return ``text`` in an ANSI style if ``stream`` is a terminal and NO_COLOR is not set."""
     wants_colour = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"\033[{style}m{text}\033[0m" if wants_colour else text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def lock(path: Path, on_wait: Callable[[], None] = lambda: None) -> int:
-    """A descriptor that holds the lock file ``path``, for ``unlock``.
+    """Wait for the lock file ``path`` and return a descriptor that holds it, for ``unlock``.
 
     ``on_wait`` is called once if the lock is taken. Holders in the same process exclude each other too.
     """
@@ -20,7 +20,7 @@ def lock(path: Path, on_wait: Callable[[], None] = lambda: None) -> int:
 
 
 def try_lock(path: Path) -> int | None:
-    """As ``lock``, but None if another holder has it."""
+    """Take the lock like ``lock``, but return None if another holder has it."""
     try:
         return _open_and_lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -35,7 +35,7 @@ def unlock(path: Path, descriptor: int) -> None:
 
 
 def _open_and_lock(path: Path, operation: int) -> int | None:
-    """None if the holder unlinked the file in the meantime: then the lock is on a deleted file."""
+    """Return None if the holder unlinked the file in the meantime: then the lock is on a deleted file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, operation)

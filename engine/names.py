@@ -1,4 +1,4 @@
-"""Which file names an engine may hold: relative, plain, and different on every file system."""
+"""File names that an engine may hold: relative, plain, and different on every file system."""
 
 import itertools
 import re
@@ -8,7 +8,7 @@ MAX_NAME_BYTES = 1024
 MAX_PART_BYTES = 255
 
 _USUAL_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}/){0,5}[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-"""Always normal. A fast path: with many thousand files, checking names takes much of the time."""
+"""Names that are always normal, as a fast path: checking many thousand names takes long."""
 
 
 _NONE: set[str] = set()
@@ -19,9 +19,9 @@ class BadName(ValueError):
 
 
 def normal_name(raw: str) -> str:
-    """``raw`` as a relative posix name without ``.`` parts and doubled slashes; BadName if it is unsafe.
+    """Return ``raw`` as a relative posix name without ``.`` parts and doubled slashes.
 
-    The root itself (``./``) is the empty string.
+    The root itself (``./``) is the empty string. Raises BadName if it is unsafe.
     """
     if _USUAL_NAME.fullmatch(raw):
         return raw
@@ -49,7 +49,7 @@ class NameSet:
         self._folders: set[str] = set()
 
     def add(self, name: str) -> None:
-        """Add a name from ``normal_name``; BadName if it meets one that is already there."""
+        """Add a name from ``normal_name``. Raises BadName if it equals an earlier one on some file system."""
         key = _folded(name)
         parents = set(itertools.accumulate(key.split("/")[:-1], "{}/{}".format)) if "/" in key else _NONE
         if key in self._files:

@@ -18,7 +18,7 @@ from errors.engine_tar import PoolingUnsupported
 
 MODULES_NAME = "modules.json"
 PoolingMode = Literal["mean", "cls", "lasttoken"]
-"""The mean of all tokens' vectors, the first token's, or the last one's; by sentence-transformers' names."""
+"""Mean of all tokens' vectors, the first token's, or the last one's; by sentence-transformers' names."""
 
 _MODES: tuple[PoolingMode, ...] = ("mean", "cls", "lasttoken")
 _MODULE_CONFIG = re.compile(r"\d+_\w+/config\.json")
@@ -33,7 +33,7 @@ _WITH_OFFSET = ("camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"
 class Pooling:
     mode: PoolingMode
     is_normalized: bool
-    """Vectors have the length 1."""
+    """True if vectors have the length 1."""
     size: int
     """Numbers in a vector."""
     shorter: tuple[int, ...] | None
@@ -42,18 +42,18 @@ class Pooling:
     """The longest input; None: not known."""
 
     def limit(self, tokens: int) -> int:
-        """The longest input in tokens: the model's or the engine's limit, whichever is lower."""
+        """Return the longest input in tokens: the lower one of the model's and the engine's limits."""
         return min(tokens, self.max_tokens or tokens)
 
     def allows(self, size: int) -> bool:
-        """Whether vectors can have this size."""
+        """Return True if vectors can have this size."""
         return size == self.size or (
             self.shorter is not None and 0 < size < self.size and (not self.shorter or size in self.shorter)
         )
 
 
 def pooling_names(names: Iterable[str]) -> list[str]:
-    """Those of a model's files that describe its pooling; none unless it has ``modules.json``."""
+    """Return the names of files that describe a model's pooling; none unless it has ``modules.json``."""
     names = list(names)
     if MODULES_NAME not in names:
         return []
@@ -61,7 +61,7 @@ def pooling_names(names: Iterable[str]) -> list[str]:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """The pooling of the model in ``folder``; None if it generates text. Raises PoolingUnsupported."""
+    """Return the pooling of the model in ``folder``; None if it generates text. Raises PoolingUnsupported."""
     if not (folder / MODULES_NAME).is_file():
         return None
     modules = _document(folder, MODULES_NAME)

@@ -23,7 +23,7 @@ _URL = re.compile(r"https?://[^\s'\"<>]+", re.IGNORECASE)
 
 
 def redact_url(url: str) -> str:
-    """``url`` without user, password, query values and fragment."""
+    """Return ``url`` without user, password, query values and fragment."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
@@ -33,12 +33,12 @@ def redact_url(url: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """``text`` with every URL in it redacted and every Hugging Face token hidden."""
+    """Redact every URL in ``text`` and hide every Hugging Face token."""
     return _SECRET_VALUE.sub(HIDDEN, _URL.sub(lambda match: redact_url(match[0]), text))
 
 
 def without_secrets(value: object) -> object:
-    """A build config as JSON can hold it, less its secrets.
+    """Return a build config as JSON can hold it, less its secrets.
 
     Entries whose key names a secret are left out, strings go through ``redact_text``, and what JSON
     does not know (dates, not-a-number, keys that are numbers) becomes its text.
@@ -57,7 +57,7 @@ def without_secrets(value: object) -> object:
 
 
 def without_secret_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that may run a model's own code: without this process's secrets."""
+    """Return the environment without this process's secrets, for processes that may run a model's code."""
     return {
         name: value
         for name, value in environment.items()

@@ -1,4 +1,4 @@
-"""Sampling parameters of a model's ``generation_config.json``: those of requests that do not set them.
+"""Sampling parameters of a model's ``generation_config.json``, for requests that do not set them.
 
 As in vLLM, ``do_sample`` is ignored: a model that has it and no temperature is sampled with the API's.
 """
@@ -23,13 +23,13 @@ LIMITS: Mapping[str, tuple[type, float, float]] = {
 
 
 def read_sampling_defaults(engine_dir: Path) -> dict[str, float]:
-    """Read those of the engine in ``engine_dir``. Raises E1312, and E1329 for an impossible value."""
+    """Read the defaults of the engine in ``engine_dir``. Raises E1312, and E1329 for an impossible value."""
     path = engine_dir / GENERATION_CONFIG
     return sampling_defaults(read_json(path), str(path))
 
 
 def sampling_defaults(document: Mapping[str, Any], place: str) -> dict[str, float]:
-    """Check and return those of a generation config that was read from ``place``."""
+    """Check and return the defaults of a generation config that was read from ``place``."""
     given = {name: document[name] for name in LIMITS if document.get(name) is not None}
     for name, value in given.items():
         kind, low, high = LIMITS[name]

@@ -14,7 +14,7 @@ _MARK = ".cog-triton-staged-"
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A free path beside ``target``, to make ``target`` at; what is there vanishes if the block raises."""
+    """Provide a free path to make ``target`` at, beside it; what is there vanishes if the block raises."""
     with ExitStack() as stack:
         with writing(target.parent):
             path = stack.enter_context(scratch(target))
@@ -25,7 +25,7 @@ def staged(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch(beside: Path) -> Iterator[Path]:
-    """A free path beside ``beside``; what the block makes there vanishes.
+    """Provide a free path beside ``beside``; what the block makes there vanishes.
 
     A lock file shows that its process runs: what a killed process left is removed by the next ``scratch``
     or ``remove_stale`` in the same folder.
@@ -52,7 +52,7 @@ def remove_stale(folder: Path) -> None:
 
 
 def is_staged(path: Path) -> bool:
-    """Whether ``path`` is something that ``staged`` has left or is making."""
+    """Return True if ``staged`` has left or is making ``path``."""
     return path.name.startswith(".") and _MARK in path.name
 
 

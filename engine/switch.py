@@ -12,7 +12,7 @@ _WORDS = {
 
 
 def is_on(variable: str, environment: Mapping[str, str] | None = None, *, default: bool) -> bool:
-    """``default`` where it is unset or empty. Raises E1006 for a value that is neither."""
+    """Return True if it is on; ``default`` if it is unset or empty. Raises E1006 for other values."""
     text = (os.environ if environment is None else environment).get(variable) or str(default)
     if text.lower() not in _WORDS:
         raise InvalidSetting(name=variable, expected="true or false", value=text)

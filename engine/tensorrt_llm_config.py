@@ -12,7 +12,7 @@ from typing import Any
 from errors.engine_tar import EngineUnreadable
 
 _TOKENS_PER_BLOCK = 64
-"""trtllm-build's default."""
+"""Default of trtllm-build."""
 
 
 @dataclass(frozen=True)
@@ -21,23 +21,23 @@ class CompiledConfig:
 
     version: str
     world_size: int
-    """tp x pp x cp: one rank, process and GPU each."""
+    """Number of ranks, tp x pp x cp: one process and one GPU each."""
     vocab_size: int
     max_seq_len: int
     max_batch_size: int
     max_beam_width: int
     max_num_tokens: int
     max_input_len: int
-    """As requested at build time; the effective limit is ``prompt_limit``."""
+    """Limit requested at build time; the effective one is ``prompt_limit``."""
     is_packed: bool
-    """Input padding is removed and context FMHA is on: prompts may be longer than ``max_input_len``."""
+    """True if input padding is removed and context FMHA is on: prompts may exceed ``max_input_len``."""
     has_paged_context: bool
-    """Built with ``--use_paged_context_fmha``: what chunked context and reuse of KV blocks need."""
+    """True if built with ``--use_paged_context_fmha``: what chunked context and reuse of KV blocks need."""
     tokens_per_block: int = _TOKENS_PER_BLOCK
-    """Of the KV cache."""
+    """Tokens of a block of the KV cache."""
 
     def prompt_limit(self, *, is_chunked: bool) -> int:
-        """The longest prompt that the executor takes.
+        """Return the longest prompt that the executor takes.
 
         Source: what TRTGptModel logs at its start. A prompt that is not chunked must fit in one step.
         """
@@ -48,7 +48,7 @@ class CompiledConfig:
 
 
 def read_compiled_config(engine_dir: Path) -> CompiledConfig:
-    """Raises EngineUnreadable if config.json is not that of an engine."""
+    """Read config.json. Raises EngineUnreadable if it is not that of an engine."""
     path = engine_dir / "config.json"
     try:
         return _parse(json.loads(path.read_text()))

@@ -2,7 +2,7 @@
 
 
 def in_words(count_bytes: float) -> str:
-    """``12.6 GiB``; three digits or so."""
+    """Write a size in three digits or so: ``12.6 GiB``."""
     value = float(count_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -12,7 +12,7 @@ def in_words(count_bytes: float) -> str:
 
 
 def duration_in_words(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``1 h 5 min``."""
+    """Write a duration: ``45 s``, ``12 min``, ``1 h 5 min``."""
     if seconds < 99.5:
         return f"{max(seconds, 1):.0f} s"
     minutes = round(seconds / 60)
@@ -20,12 +20,12 @@ def duration_in_words(seconds: float) -> str:
 
 
 def download_time(count_bytes: int) -> str:
-    """At 1 Gbit/s."""
+    """Write the time that a download takes at 1 Gbit/s."""
     return duration_in_words(8 * count_bytes / 1e9)
 
 
 def num_files(count: int) -> str:
-    """``1 file``, ``2 files``."""
+    """Write a number of files: ``1 file``, ``2 files``."""
     return f"{count} file" if count == 1 else f"{count} files"
 
 

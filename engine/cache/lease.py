@@ -16,7 +16,7 @@ from errors.engine_tar import EngineUnreadable
 
 
 class Lease:
-    """Keeps the engine in ``folder`` from being removed, as long as this object lives."""
+    """Object that keeps the engine in ``folder`` from being removed as long as it lives."""
 
     def __init__(self, folder: Path) -> None:
         with writing(folder):
@@ -46,12 +46,12 @@ def make_room(engines: Path, wanted_bytes: int, limit_bytes: int) -> None:
 
 
 def lock_path_of(folder: Path) -> Path:
-    """The lock file that a process holds while it opens, makes or removes the engine in ``folder``."""
+    """Return the lock file that a process holds while it opens, makes or removes the engine in ``folder``."""
     return folder.with_name(f"{folder.name}.lock")
 
 
 def _measured(folder: Path) -> tuple[int, Path, int] | None:
-    """Time of last use, folder and size in bytes; None if another process removes the engine meanwhile."""
+    """Return last use, folder and size in bytes; None if another process removes the engine meanwhile."""
     try:
         return (folder.stat().st_mtime_ns, folder, sum(size for _, size in file_sizes(folder)))
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def _measured(folder: Path) -> tuple[int, Path, int] | None:
 
 
 def _remove_unused(folder: Path) -> bool:
-    """Remove the engine in ``folder`` unless a process uses or opens it. Returns whether it is gone."""
+    """Remove the engine in ``folder`` unless a process uses or opens it. Return True if it is gone."""
     opening = try_lock(lock_path_of(folder))
     if opening is None:
         return False

@@ -40,13 +40,13 @@ def open_engine(
     progress: Progress | None = None,
     transfer: Transfer = DEFAULT_TRANSFER,
 ) -> Engine:
-    """The engine in a directory, a tar or behind a URL, ready to be loaded from a directory.
+    """Return the engine in a directory, a tar or behind a URL, ready to be loaded from a directory.
 
     Tars are unpacked below ``cache_dir``, or found there. If the source is unavailable (server down,
     signature expired), the engine that it last contained is used, with a warning. Before an engine is
     unpacked, unused ones are removed, the least recently used first, until all are within ``limit_bytes``.
     ``check`` rejects an engine by raising: it gets the manifest before the rest is downloaded. ``on_the_way``
-    is called before an engine is unpacked, with its manifest and its future path. Raises the errors of
+    is called with the manifest and the future path of an engine before it is unpacked. Raises the errors of
     ``load``, ``fetch``, ``unpack`` and ``check``.
     """
     path = local_path(source)
@@ -134,7 +134,7 @@ class _Cache:
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        """One process unpacks an engine; others that need the same engine wait, then find it."""
+        """Let one process unpack an engine; others that need the same engine wait, then find it."""
         path = lock_path_of(self._engines / key)
 
         def tell() -> None:
@@ -154,7 +154,7 @@ def _leased(engine: Engine) -> Engine:
 
 
 def _name(source: str | Path) -> str:
-    """What stands for a source in a digest: a URL without user and password, a path in full."""
+    """Return what stands for a source in a digest: a URL without user and password, a path in full."""
     path = local_path(source)
     if path is not None:
         return str(path.resolve())

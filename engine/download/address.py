@@ -21,14 +21,14 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def allows_private_urls(environment: Mapping[str, str] | None = None) -> bool:
-    """What the operator has set. Raises E1006."""
+    """Return what the operator has set. Raises E1006."""
     return is_on(ALLOW_VARIABLE, environment, default=False)
 
 
 def connect_to_public(
     target: tuple[str, int], timeout_s: float, source_address: tuple[str, int] | None = None
 ) -> socket.socket:
-    """As ``socket.create_connection``; AddressRefused if any address of the host is not public."""
+    """Do ``socket.create_connection``. Raises AddressRefused if an address of the host is not public."""
     host, port = target
     error: OSError | None = None
     for family, address in _public_addresses(host, port):
@@ -46,7 +46,7 @@ def connect_to_public(
 
 
 def require_public_host(host: str, port: int) -> None:
-    """For a host that a proxy connects to: AddressRefused if it is not public, as far as we can see.
+    """Raise AddressRefused if a host that a proxy connects to is not public, as far as we can see.
 
     A name that only the proxy can resolve is the proxy's to judge.
     """
@@ -57,7 +57,7 @@ def require_public_host(host: str, port: int) -> None:
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is reached over the internet, also where one address stands for another."""
+    """Return True for an internet address, and not for one that stands for a private address."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if address in _NAT64:

@@ -10,35 +10,35 @@ from engine.download.http import Client, Temporary
 from errors.download import SourceChanged, SourceFailed, SourceInterrupted
 
 MAX_RESTARTS = 3
-"""Without ranges. Each fetches again what has been read already."""
+"""Number of restarts without ranges. Each fetches again what has been read already."""
 
 _READ_BYTES = 1 << 20
-"""At once: a read waits until all of it has come."""
+"""Bytes of a read, which waits until all of them have come."""
 _CAREFUL_READ_BYTES = 64 << 10
-"""After a failure: what arrives within one read is lost if the connection is reset during it."""
+"""Bytes of a read after a failure: an unfinished read is lost if the connection is reset."""
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})$")
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """The defaults hold 100 MiB."""
+    """Settings of a download. The defaults hold 100 MiB."""
 
     connections: int = 8
-    """Servers often limit the bandwidth of each connection."""
+    """Number of connections: servers often limit the bandwidth of each."""
     head_bytes: int = 256 << 10
-    """Of the first request: enough for the manifest, so that a cached engine needs no second request."""
+    """Size of the first request: enough for the manifest, so that a cached engine needs no second request."""
     part_bytes: int = 10 << 20
-    """Of every later request."""
+    """Size of every later request."""
     parts_in_memory: int = 10
     attempts: int = 6
-    """In a row that bring no byte; then it fails."""
+    """Failures in a row, without a byte between them, after which the download fails."""
     first_wait_s: float = 0.25
-    """Doubles with each attempt."""
+    """First wait before another attempt. It doubles with each."""
     longest_wait_s: float = 10.0
     longest_retry_after_s: float = 60.0
-    """Of the wait that a server asks for."""
+    """Longest wait that a server may ask for."""
     timeout_s: float = 30.0
-    """For a connection to open, and without a byte on an open one."""
+    """Limit for a connection to open, and for an open one without a byte."""
 
 
 DEFAULT_TRANSFER = Transfer()
@@ -46,7 +46,7 @@ DEFAULT_TRANSFER = Transfer()
 
 @dataclass(frozen=True)
 class Version:
-    """What identifies the content of a URL in the headers of a response."""
+    """Headers of a response that identify the content of a URL."""
 
     etag: str | None
     last_modified: str | None
@@ -54,7 +54,7 @@ class Version:
 
     @property
     def is_known(self) -> bool:
-        """Whether the server sends anything besides the size that changes with the content."""
+        """True if the server sends anything besides the size that changes with the content."""
         return bool(self.etag or self.last_modified)
 
     @property
@@ -63,7 +63,7 @@ class Version:
         return self.last_modified if not self.etag or self.etag.startswith("W/") else self.etag
 
     def difference(self, later: "Version") -> str | None:
-        """Where a later answer contradicts this one, for a message; None if it does not."""
+        """Return where a later response contradicts this one, for a message; None if it does not."""
         for name in ("etag", "last_modified", "size_bytes"):
             was, now = getattr(self, name), getattr(later, name)
             if was is not None and now is not None and was != now:
@@ -92,9 +92,9 @@ class Body:
         is_verified: bool = False,
     ) -> None:
         self.version = version
-        """None before the first response."""
+        """Version of the content; None before the first response."""
         self.has_ranges = has_ranges
-        """None as long as it is not known."""
+        """True if the server has ranges; None until that is known."""
         self.position = first
         self._client = client
         self._end = end
@@ -108,7 +108,7 @@ class Body:
         self._read_bytes = _READ_BYTES
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Raises the coded errors 13xx of ``engine.download.fetch``."""
+        """Fill ``buffer``. Raises the coded errors 13xx of ``engine.download.fetch``."""
         while self.position != self._limit:
             try:
                 if self._response is None:
@@ -129,7 +129,7 @@ class Body:
 
     @property
     def _limit(self) -> int | None:
-        """Where it ends; None if that is unknown."""
+        """Position where the content ends; None if that is unknown."""
         size_bytes = self.version.size_bytes if self.version is not None else None
         if self._end is None or self.has_ranges is False:
             return size_bytes
@@ -161,7 +161,7 @@ class Body:
         self._stop.wait(max(wait_s, min(failure.retry_after_s, self._transfer.longest_retry_after_s)))
 
     def _request(self) -> BaseHTTPResponse:
-        """A response whose body begins at ``position``."""
+        """Request the content from ``position`` on and return the response."""
         headers = self._range_headers()
         try:
             response = self._client.get(headers)
@@ -190,7 +190,7 @@ class Body:
         return self._request()
 
     def _checked(self, response: BaseHTTPResponse, headers: dict[str, str]) -> BaseHTTPResponse | None:
-        """``response``; None if it shows that the server must not be asked for ranges."""
+        """Return ``response``, or None if it shows that the server must not be asked for ranges."""
         version = version_of(response)
         difference = self.version.difference(version) if self.version is not None else None
         if difference is not None:
@@ -242,7 +242,7 @@ def version_of(response: BaseHTTPResponse) -> Version:
 
 
 def range_of(response: BaseHTTPResponse) -> tuple[int, int] | None:
-    """First byte and total size that a 206 states; None without a valid Content-Range."""
+    """Return first byte and total size that a 206 states; None without a valid Content-Range."""
     match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
     if response.status != 206 or match is None or not int(match[1]) <= int(match[2]) < int(match[3]):
         return None

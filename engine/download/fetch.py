@@ -51,7 +51,7 @@ class Source(AbstractContextManager["Source"]):
         self._client = client
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Raises the coded errors 13xx of ``fetch``; an OSError of a file, which PlainTar translates."""
+        """Fill ``buffer``. Raises the errors of ``fetch``, and OSErrors of files, which PlainTar translates."""
         if self._head:
             count = min(len(buffer), len(self._head))
             buffer[:count] = self._head[:count]
@@ -103,9 +103,9 @@ def fetch(
 
 
 def local_path(source: str | Path) -> Path | None:
-    """The path that ``source`` is or, as a file URL, names; None for an HTTP(S) URL.
+    """Return the path that ``source`` is or, as a file URL, names; None for an HTTP(S) URL.
 
-    SourceUnsupported for any other URL.
+    Raises SourceUnsupported for any other URL.
     """
     if isinstance(source, Path) or not (match := _URL.match(source)):
         return Path(source)

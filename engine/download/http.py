@@ -21,7 +21,7 @@ MAX_RETRY_AFTER_S = 300.0
 
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "cog-triton"}
 _TEMPORARY = (408, 425, 429)
-"""Besides every 5xx."""
+"""Status codes of temporary failures, besides every 5xx."""
 _LIMIT_RESET = re.compile(r";\s*t=(\d{1,6})\b")
 _SIGNATURE = re.compile(r"(^|&)(x-amz-|x-goog-)?(signature|sig|expires|token)=", re.IGNORECASE)
 
@@ -36,7 +36,7 @@ class Temporary(Exception):
 
 
 class Client:
-    """GETs of one URL from any number of threads, over connections that are kept alive between them."""
+    """HTTP client for GETs of one URL from any number of threads, over connections that are kept alive."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Client:
         self._url = checked_url(url)
         self._authorization = None if authorization is None else {"Authorization": authorization}
         self._resolved = self._url
-        """Where the last redirects led. Set by any thread; a race costs one redirect more."""
+        """URL to which the last redirects led. Any thread may set it; a race costs one more redirect."""
         self.pools = Pools(only_public=only_public, timeout_s=timeout_s, connections=connections)
 
     def get(self, headers: dict[str, str]) -> urllib3.BaseHTTPResponse:
-        """The response (200 or 206), to be closed by the caller. Raises coded errors, or Temporary."""
+        """Return the response (200 or 206), which the caller closes. Raises coded errors, or Temporary."""
         start = self._resolved
         try:
             response, url = self.pools.follow(
@@ -76,7 +76,7 @@ class Client:
         return response
 
     def read(self, response: urllib3.BaseHTTPResponse, buffer: memoryview) -> int:
-        """Fill ``buffer`` with more of the body; 0 at its end. Temporary if the connection breaks."""
+        """Fill ``buffer``. Return 0 at the body's end. Raises Temporary if the connection breaks."""
         # NOTE: urllib3's own readinto reads into new memory and copies from there.
         body: http.client.HTTPResponse = response._original_response  # type: ignore[attr-defined]
         try:
@@ -128,7 +128,7 @@ def _why_forbidden(query: str, status: int) -> str:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Read how long a server asks to wait: Retry-After, or the reset in RateLimit, as the Hub has it."""
+    """Return how long a server asks to wait: Retry-After, or the reset in RateLimit, as the Hub has it."""
     told, wait_s = headers.get("Retry-After"), None
     try:
         wait_s = None if told is None else Retry().parse_retry_after(told)

@@ -29,14 +29,14 @@ _REDIRECTS = (301, 302, 303, *_SAME_METHOD_REDIRECTS)
 
 
 class Pools:
-    """For any number of threads. ``only_public``: see ``engine.download.address``."""
+    """Connection pools for any number of threads. ``only_public``: see ``engine.download.address``."""
 
     def __init__(self, *, only_public: bool, timeout_s: float, connections: int) -> None:
         self._only_public = only_public
         self._options: dict[str, Any] = {"timeout": timeout_s, "maxsize": connections, "retries": False}
         self._guard = threading.Lock()
         self._managers: dict[tuple[str | None, Url | None], urllib3.PoolManager] = {}
-        """By scheme and proxy."""
+        """Pool managers by scheme and proxy."""
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._is_aborted = False
         self._proxy_for = cache(proxy_for)  # It reads the whole environment.
@@ -44,7 +44,7 @@ class Pools:
     def _request(
         self, method: str, url: Url, headers: Mapping[str, str], body: bytes | Iterable[bytes] | None
     ) -> urllib3.BaseHTTPResponse:
-        """The response, its body unread; redirects are not followed, credentials in ``url`` not sent."""
+        """Return the response, its body unread. Follow no redirects, and send no credentials of ``url``."""
         proxy = self._proxy_for(url)
         if proxy is not None and self._only_public and url.host is not None:
             require_public_host(url.host.strip("[]"), url.port or 443)
@@ -64,7 +64,7 @@ class Pools:
         start: Url | None = None,
         authorization: Mapping[str, str] | None = None,
     ) -> tuple[urllib3.BaseHTTPResponse, Url]:
-        """The response that redirects lead to, and its URL; ``start`` is where they led before.
+        """Return the response that redirects lead to, and its URL; ``start`` is where they led before.
 
         ``authorization`` (default: the credentials in ``url``) is sent to the origin of ``url`` alone. Other
         methods than GET and HEAD follow only redirects that keep the method. Raises REQUEST_ERRORS.
@@ -88,7 +88,7 @@ class Pools:
                 manager.clear()
 
     def abort(self) -> None:
-        """From any thread: end every request and response, now and ever after."""
+        """End every request and response, now and ever after. Any thread may call this."""
         with self._guard:
             self._is_aborted = True
             sockets = list(self._sockets)
@@ -133,12 +133,12 @@ class Pools:
 
 @cache
 def _tls_context(certificate_file: str | None, certificate_folder: str | None) -> ssl.SSLContext:
-    """One for all downloads with these variables of OpenSSL: reading the certificates takes 50 ms."""
+    """Make one context for all downloads with these variables: reading the certificates takes 50 ms."""
     return ssl.create_default_context()
 
 
 class _Http(HTTPConnection):
-    """Passes each new socket to ``opened``; makes it with ``make_socket``, if given."""
+    """HTTP pool that passes each new socket to ``opened`` and makes it with ``make_socket``, if given."""
 
     def __init__(
         self,
@@ -192,14 +192,14 @@ def _redirected(url: Url, last: Url, response: urllib3.BaseHTTPResponse) -> Url:
 
 
 def cause_of(exc: BaseException) -> BaseException:
-    """What urllib3 raised ``exc`` for: an error of the socket, of TLS or of the protocol."""
+    """Return what urllib3 raised ``exc`` for: an error of the socket, of TLS or of the protocol."""
     while isinstance(exc, exceptions.HTTPError) and (inner := exc.__cause__ or exc.__context__) is not None:
         exc = inner
     return exc
 
 
 def reason_of(exc: Exception) -> str:
-    """Why a request or the reading of a response failed, for a message."""
+    """Return why a request or the reading of a response failed, for a message."""
     if isinstance(exc, CodedError):
         return exc.sentence
     cause = cause_of(exc)

@@ -19,10 +19,10 @@ class _Part:
 
 
 class RangedDownload:
-    """What follows the first ``position`` bytes of a URL's content, as a stream.
+    """Stream of what follows the first ``position`` bytes of a URL's content.
 
-    Threads start with the first read. Each takes the next range and the memory for it in one step, so
-    the range that is read next always has its memory. An interrupted range is resumed where it broke.
+    Threads start with the first read. Each takes the next range and the memory for it in one step, so the
+    range that is read next always has its memory. An interrupted range is resumed where it broke.
     """
 
     def __init__(self, client: Client, version: Version, position: int, transfer: Transfer) -> None:
@@ -33,7 +33,7 @@ class RangedDownload:
         self._transfer = transfer
         self._guard = threading.Lock()
         self._arrived = threading.Condition(self._guard)
-        """The reader waits for it; apart from the other, so that no thread is woken for nothing."""
+        """Condition that the reader waits for, apart from the other to wake no thread for nothing."""
         self._freed = threading.Condition(self._guard)
         self._stop = threading.Event()
         self._error: Exception | None = None
@@ -93,7 +93,7 @@ class RangedDownload:
                 self._freed.notify_all()
 
     def _take(self) -> _Part | None:
-        """The next range, once there is memory for it; None if there is no more to do."""
+        """Return the next range, once there is memory for it; None if there is no more to do."""
         with self._guard:
             while not (self._is_over() or self._free):
                 self._freed.wait()
@@ -137,7 +137,7 @@ class RangedDownload:
 
 
 def _copy(to: memoryview, source: memoryview, count: int) -> None:
-    """NOTE: an assignment of slices holds Python's lock, and all threads wait for it; memmove releases it."""
+    """NOTE: memmove releases Python's lock. An assignment of slices holds it, and all threads wait."""
     assert count <= min(len(to), len(source)), "ctypes checks no bounds"
     ctypes.memmove(
         ctypes.byref(ctypes.c_char.from_buffer(to)), ctypes.byref(ctypes.c_char.from_buffer(source)), count

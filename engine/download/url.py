@@ -12,7 +12,7 @@ from errors.download import SourceUnsupported
 
 
 def checked_url(url: str) -> Url:
-    """``url`` in parts, without its fragment; SourceUnsupported if it can't be fetched."""
+    """Return ``url`` in parts, without its fragment. Raises SourceUnsupported if it can't be fetched."""
     try:
         url.encode()
         parts = parse_url(url)
@@ -24,7 +24,7 @@ def checked_url(url: str) -> Url:
 
 
 def proxy_for(url: Url) -> Url | None:
-    """The proxy that the environment names (``https_proxy``, ``no_proxy``, ...), as curl reads it."""
+    """Return the proxy that the environment names (``https_proxy``, ``no_proxy``, ...), as curl reads it."""
     proxies = urllib.request.getproxies()
     for_all = proxies.get("all", "")  # One for SOCKS is left alone.
     proxy = proxies.get(url.scheme or "") or (for_all if for_all.startswith("http") else "")
@@ -42,7 +42,7 @@ def proxy_for(url: Url) -> Url | None:
 
 
 def credentials(header: str, url: Url) -> dict[str, str]:
-    """The header with the user and password of ``url``, if it has any."""
+    """Return the header with the user and password of ``url``, if it has any."""
     if url.auth is None:
         return {}
     user, _, password = url.auth.partition(":")

@@ -1,4 +1,4 @@
-"""What machine figures were taken on: no table without it."""
+"""The machine that figures were taken on: no table without it."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def machine() -> str:
-    """Processor, how many of its threads we may use, memory, Python."""
+    """Return processor, how many of its threads we may use, memory and Python."""
     cpus = len(os.sched_getaffinity(0))
     memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30)
     return f"{_processor()}, {cpus} CPUs, {memory_gib:.0f} GiB, Python {platform.python_version()}"

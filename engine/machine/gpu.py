@@ -22,7 +22,7 @@ class Gpu:
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that a process started here sees, in CUDA's order.
+    """Return the GPUs that a process started here sees, in CUDA's order.
 
     The driver library lists them: it respects CUDA_VISIBLE_DEVICES, which nvidia-smi does not. Free memory
     comes from nvidia-smi, because the driver needs a CUDA context, which takes memory, to report it.
@@ -42,7 +42,7 @@ def detected_sm() -> int | None:
 
 
 def _told_by_driver(driver: ctypes.CDLL) -> list[tuple[str, int]]:
-    """UUID and SM of each visible GPU."""
+    """Return UUID and SM of each visible GPU."""
     count = ctypes.c_int()
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
         return []
@@ -62,7 +62,7 @@ def _told_by_driver(driver: ctypes.CDLL) -> list[tuple[str, int]]:
 
 
 def nvidia_smi(query: str) -> list[list[str]]:
-    """The fields that ``query`` names, of each GPU; empty without nvidia-smi or a GPU."""
+    """Return the fields that ``query`` names, for each GPU; empty without nvidia-smi or a GPU."""
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
@@ -72,7 +72,7 @@ def nvidia_smi(query: str) -> list[list[str]]:
 
 
 def _told_by_nvidia_smi() -> dict[str, Gpu]:
-    """By UUID."""
+    """Return GPUs by UUID."""
     gpus = {}
     for fields in nvidia_smi(_QUERY):
         if len(fields) == len(_QUERY.split(",")) and (sm := _sm(fields[1])) is not None:
@@ -86,5 +86,5 @@ def _sm(text: str) -> int | None:
 
 
 def _mib(text: str) -> int | None:
-    """NOTE: where a GPU has no such figure, nvidia-smi writes [N/A]."""
+    """Return bytes, or None: nvidia-smi writes [N/A] where a GPU has no such figure."""
     return int(text) * _MIB if text.isdecimal() else None

@@ -23,7 +23,7 @@ _GROUPS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
 def ram_here_bytes() -> int:
-    """This machine's memory, or its container's limit."""
+    """Return this machine's memory, or its container's limit."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [_limit(Path("/sys/fs/cgroup") / name) for name in _GROUPS]
     return min([total, *filter(None, limits)])
@@ -46,11 +46,11 @@ def cpu_cache(
     max_tokens: int,
     batch_size: int = BATCH_SIZE,
 ) -> CpuCache:
-    """The cache for a model of ``weight_bytes`` whose longest sequence has ``max_tokens``.
+    """Return the cache for a model of ``weight_bytes`` whose longest sequence has ``max_tokens``.
 
     It has room for the longest sequence, or for a full batch of shorter ones if that is more, as far as the
     machine's ``present_bytes`` allow. ``token_bytes``: a token's keys and values in all layers;
-    ``value_bytes``: a number's. Beside them the library has a mask of a step's tokens by the cache's.
+    ``value_bytes``: one number. Besides, the library has a mask of a step's tokens by the cache's.
     """
     of_token = token_bytes + STEP_TOKENS * value_bytes
     wanted = max(max_tokens, batch_size * min(max_tokens, _SEQUENCE_TOKENS))

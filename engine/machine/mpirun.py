@@ -10,16 +10,16 @@ from pathlib import Path
 from errors.settings import MissingRequirement
 
 _OUTER_MPI = re.compile(r"(OMPI|PMIX|PMI|ORTE|OPAL)_(?!MCA_)|OMPI_MCA_(orte|ess|pmix)_")
-"""Variables of an MPI job that we may run in ourselves: with them, ours would not start."""
+"""Variables of an MPI job that we may run in ourselves: with them, our job would not start."""
 
 
 def find_mpirun(python: str = sys.executable) -> str | None:
-    """The mpirun beside ``python``, else the machine's."""
+    """Return the mpirun beside ``python``, else the machine's."""
     return shutil.which("mpirun", path=f"{Path(python).absolute().parent}:{os.environ.get('PATH', '')}")
 
 
 def mpirun(python: str = sys.executable) -> list[str]:
-    """The command's beginning: the mpirun of ``python``'s environment, else the machine's. Raises E1008."""
+    """Return the command's start: mpirun of ``python``'s environment, else the machine's. Raises E1008."""
     found = find_mpirun(python)
     if found is None:
         raise MissingRequirement(

@@ -19,7 +19,7 @@ from errors.machine import (
 from errors.settings import MissingRequirement
 
 RUNNER_IMAGE_SMS = {80: "A100", 86: "A40, A10, RTX 30xx", 90: "H100, H200"}
-"""The architectures that a ``cog-triton-runner-<SM>`` image exists for."""
+"""Architectures that have an image ``cog-triton-runner-<SM>``."""
 
 # The package's metadata, not the package: to import tensorrt_llm takes long and initialises MPI.
 _ASK_VERSION = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
@@ -27,7 +27,7 @@ _ASK_TIMEOUT_S = 60.0
 
 
 def installed_version(engine_python: str) -> Callable[[str], str | None]:
-    """Tells the version of a package in the engine environment; None if it is not there."""
+    """Return a function that finds the version of a package in the engine environment, or None."""
 
     def ask(name: str) -> str | None:
         command = [engine_python, "-c", _ASK_VERSION, name]
@@ -43,7 +43,7 @@ def installed_version(engine_python: str) -> Callable[[str], str | None]:
 def check_runs_here(
     manifest: Manifest, gpus: tuple[Gpu, ...], library_version: Callable[[str], str | None] | None
 ) -> None:
-    """Raise E1322 to E1326 or E1008 if the engine can't run here. ``library_version``: of a package."""
+    """Raise E1322 to E1326 or E1008 if the engine can't run here. ``library_version``: by package."""
     check_gpus(manifest, gpus)
     if KINDS[manifest.engine_kind].is_compiled:
         if library_version is not None:
@@ -52,7 +52,7 @@ def check_runs_here(
 
 
 def check_gpus(facts: EngineFacts, gpus: tuple[Gpu, ...]) -> None:
-    """The part that needs no more than an engine's facts: kind, architecture and number of GPUs."""
+    """Check the facts that need no more of an engine: kind, architecture and number of GPUs."""
     if not KINDS[facts.engine_kind].needs_gpu:
         return
     if not gpus:
@@ -85,7 +85,7 @@ def _check_library(facts: EngineFacts, library_version: Callable[[str], str | No
 
 
 def _check_memory(manifest: Manifest, gpus: tuple[Gpu, ...]) -> None:
-    """The weights of a rank must fit as they are; what else it needs depends on settings."""
+    """Check that the weights of a rank fit as they are; what else it needs depends on settings."""
     for rank, gpu in enumerate(gpus[: manifest.world_size]):
         entry = manifest.files.get(f"rank{rank}.engine")
         if entry is None or gpu.free_bytes is None or entry.size_bytes <= gpu.free_bytes:

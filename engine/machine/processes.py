@@ -8,23 +8,23 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _STOPPED = "T"
-"""By SIGSTOP or a terminal. A debugger's stop is another state, ``t``."""
+"""State of a process that SIGSTOP or a terminal stopped. A debugger's stop is another state, ``t``."""
 _STOPPED_LIMIT_S = 0.5
-"""Some tools stop a process for a moment and let it go on."""
+"""Time for which a process may be stopped: some tools stop one for a moment and let it go on."""
 _LISTEN = "0A"
-"""The state of a socket in /proc/net/tcp."""
+"""State of a listening socket in /proc/net/tcp."""
 _SIGNAL_BITS = 0x7F
 _MOST_BYTES = 4096
 
 
 def state_and_parent(pid: int | str) -> tuple[str, int]:
-    """The state's letter and the parent's process id; ``("X", 0)`` for a process that is gone."""
+    """Return the state's letter and the parent's process id; ``("X", 0)`` for a process that is gone."""
     fields = _fields(pid)
     return (fields[0], int(fields[1])) if fields else ("X", 0)
 
 
 def signal_that_ended(pid: int) -> int | None:
-    """The signal; 0 if the process exited or that is unknown; None while it runs."""
+    """Return the signal that ended a process; 0 if it exited or that is unknown; None while it runs."""
     fields = _fields(pid)
     if not fields or fields[0] == "X":
         return 0
@@ -32,7 +32,7 @@ def signal_that_ended(pid: int) -> int | None:
 
 
 def name_of(pid: int) -> str:
-    """The process's short name; blank once it has ended."""
+    """Return the process's short name; blank once it has ended."""
     try:
         return (_PROC / str(pid) / "comm").read_text().strip()
     except OSError:
@@ -56,7 +56,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def session_members(session: int) -> list[int]:
-    """Processes of a session that have not ended."""
+    """Return the processes of a session that have not ended."""
     stats = {int(path.name): _fields(path.name) for path in _PROC.glob("[0-9]*")}
     return [
         pid for pid, fields in stats.items() if fields and fields[0] not in "ZX" and int(fields[3]) == session
@@ -64,7 +64,7 @@ def session_members(session: int) -> list[int]:
 
 
 def commands_listening(port: int) -> list[list[str]]:
-    """The command lines of the processes that listen at a TCP port, as far as this user may see them."""
+    """Return command lines of the processes that listen at a TCP port, as far as this user may see them."""
     inodes = set()
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -82,14 +82,14 @@ def commands_listening(port: int) -> list[list[str]]:
 
 
 class StoppedWatch:
-    """Finds processes that were stopped and not continued, which is certain and cheap."""
+    """Search for processes that were stopped and not continued, which is certain and cheap."""
 
     def __init__(self, limit_s: float = _STOPPED_LIMIT_S) -> None:
         self._limit_s = limit_s
         self._since_s: dict[int, float] = {}
 
     def find(self, pids: Iterable[int]) -> int | None:
-        """One of ``pids`` that every call has found stopped for longer than the limit."""
+        """Return one of ``pids`` that every call has found stopped for longer than the limit."""
         now_s = time.monotonic()
         stopped = [pid for pid in pids if state_and_parent(pid)[0] == _STOPPED]
         self._since_s = {pid: self._since_s.get(pid, now_s) for pid in stopped}
@@ -97,7 +97,7 @@ class StoppedWatch:
 
 
 def _fields(pid: int | str) -> list[str]:
-    """What ``stat`` says after the name, which is in parentheses; nothing of a process that is gone.
+    """Return the fields of ``stat`` after the name, which is in parentheses; none for a process that is gone.
 
     NOTE: without a file object, which makes twice as many system calls, each of which hands over the GIL.
     """

@@ -1,4 +1,4 @@
-"""How many processors this process may use."""
+"""Number of processors that this process may use."""
 
 import math
 import os
@@ -9,7 +9,7 @@ _LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 def usable_processors(limit: Path = _LIMIT) -> int:
-    """Those that it may run on, or fewer if its cgroup (v2) limits their time."""
+    """Return the number that it may run on, or a lower one if its cgroup (v2) limits their time."""
     count = len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError):  # No such file, or "max" in place of a number.
         quota, period = limit.read_text().split()

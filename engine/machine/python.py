@@ -11,8 +11,9 @@ ENGINE_PYTHON_VARIABLE = "COG_TRITON_ENGINE_PYTHON"
 
 
 def engine_python(environment: Mapping[str, str] | None = None, folder: str = DEFAULT_ENVIRONMENT) -> str:
-    """The variable's Python, else that of the checkout's environment ``folder``, else the default one's, else
-    this one. Not checked here."""
+    """Return the variable's Python, else that of the checkout's environment ``folder``, else the default
+    one's, else this one. Not checked here.
+    """
     environment = os.environ if environment is None else environment
     if named := environment.get(ENGINE_PYTHON_VARIABLE):
         return named

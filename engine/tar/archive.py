@@ -15,9 +15,9 @@ from errors.engine_tar import DamagedTar, UnsafeTarMember
 BLOCK_BYTES = tarfile.BLOCKSIZE
 MAX_MEMBERS = 100_000
 MAX_EXTENSION_BYTES = 1 << 20
-"""Of a pax or GNU long-name header: a thousand times what a name needs."""
+"""Limit of a pax or GNU long-name header: a thousand times what a name needs."""
 MAX_TRAILER_BYTES = 1 << 20
-"""Of the zeros that fill the last record: tar's default is 10 KiB, its -b option rarely makes it more."""
+"""Limit of the zeros that fill the last record: tar's default is 10 KiB, and -b rarely makes it more."""
 
 _TRAILER_STEP_BYTES = 64 << 10
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
@@ -44,7 +44,7 @@ class Member(NamedTuple):
     name: str
     size_bytes: int
     kind: bytes = tarfile.REGTYPE
-    """As ``tarfile`` has it in TarInfo.type."""
+    """Type, as in ``TarInfo.type``."""
 
 
 class TarReader:
@@ -66,7 +66,7 @@ class TarReader:
         self._padding_bytes = 0
 
     def next_file(self) -> Member | None:
-        """The next file's name and size; None at the tar's end, which has then been checked."""
+        """Return the next file's name and size; None at the tar's end, which has been checked then."""
         self._skip_content()
         while (header := self._next_header()) is not None:
             if (member := self._checked(header)) is not None:
@@ -76,17 +76,17 @@ class TarReader:
 
     @property
     def buffer(self) -> Buffer:
-        """The buffer of what ``chunk`` or ``content`` returned last; hold it to keep the content."""
+        """Buffer of what ``chunk`` or ``content`` returned last; hold it to keep the content."""
         return self._window.buffer
 
     def chunk(self) -> memoryview:
-        """Some more of the current file's content, up to BUFFER_BYTES; empty at its end."""
+        """Return some more of the current file's content, up to BUFFER_BYTES; empty at its end."""
         if self._left_bytes == 0:
             return memoryview(b"")
         return self._passed(self._window.take_some(self._left_bytes))
 
     def content(self) -> memoryview:
-        """All that is left of the current file, at most BUFFER_BYTES."""
+        """Return all that is left of the current file, at most BUFFER_BYTES."""
         size_bytes = self._left_bytes
         content = self._passed(self._window.take(size_bytes)) if size_bytes else memoryview(b"")
         if len(content) < size_bytes:
@@ -108,7 +108,7 @@ class TarReader:
             self._padding_bytes = 0
 
     def _next_header(self) -> Member | None:
-        """The next header, with long names from the extension headers before it filled in."""
+        """Return the next header, with long names from the extension headers before it filled in."""
         overrides: dict[str, str] = {}
         while True:
             block = self._read_exactly(BLOCK_BYTES, "before its end marker")
@@ -143,7 +143,7 @@ class TarReader:
         return Member(info.name, info.size, info.type)
 
     def _checked(self, header: Member) -> Member | None:
-        """``header``'s file as the current one, under its normal name; None if it is a folder."""
+        """Make ``header``'s file the current one, under its normal name. Return None if it is a folder."""
         size_bytes = header.size_bytes
         try:
             name = normal_name(header.name)
@@ -195,7 +195,7 @@ class TarReader:
         return int(text)
 
     def _check_trailer(self) -> None:
-        """The end marker is two zero blocks; only zeros may follow, to fill the last record."""
+        """Check the end marker: two zero blocks, and after them only zeros, to fill the last record."""
         if self._read_exactly(BLOCK_BYTES, "in its end marker") != _ZERO_BLOCK:
             raise self._damaged("its end marker is followed by more content")
         trailer_bytes = 0
@@ -220,7 +220,7 @@ class TarReader:
 
 
 def _usual_header(block: bytes) -> Member | None:
-    """A plain file's header as most programs write it; None for ``tarfile`` to judge."""
+    """Return a plain file's header as most programs write it; None for ``tarfile`` to judge."""
     if block[156] != _PLAIN_FILE or block[345] or block[257:262] != b"ustar":
         return None
     if not (_USUAL_SIZE.match(block, 124, 136) and _USUAL_CHECKSUM.match(block, 148, 156)):
@@ -234,9 +234,9 @@ def _usual_header(block: bytes) -> Member | None:
 
 
 def file_header(name: str, size_bytes: int) -> bytes:
-    """The header block(s) of a plain file, reproducible: no owner, no time, mode 0644.
+    """Return the header block(s) of a plain file, reproducible: no owner, no time, mode 0644.
 
-    GNU format: unlike pax, busybox, too, reads its long names and sizes past 8 GiB.
+    They are in GNU format: unlike pax, busybox, too, reads its long names and sizes past 8 GiB.
     """
     info = tarfile.TarInfo(name)
     info.size = size_bytes
@@ -245,7 +245,7 @@ def file_header(name: str, size_bytes: int) -> bytes:
 
 
 def _pax_records(content: bytes) -> dict[str, bytes]:
-    """``"<length> <key>=<value>\\n"``, again and again; ValueError if it is anything else."""
+    """Parse ``"<length> <key>=<value>\n"``, again and again. Raises ValueError if it is anything else."""
     records: dict[str, bytes] = {}
     start = 0
     while start < len(content):

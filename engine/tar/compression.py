@@ -1,4 +1,4 @@
-"""Tars may come gzipped, as cog-trt-llm's documentation has it: they are unzipped as they stream in."""
+"""Gzipped tars, as cog-trt-llm's documentation has them: they are unzipped as they stream in."""
 
 import gzip
 import io
@@ -8,15 +8,15 @@ from engine.tar.window import ByteStream
 from errors.engine_tar import DamagedTar, EngineUnreadable
 
 MAX_RATIO = 100
-"""Weights compress to a half at best; a tar that grows a hundredfold is made to fill the disk."""
+"""Limit of compression: weights compress to a half at best; a hundredfold is made to fill the disk."""
 FREE_OUTPUT_BYTES = 1 << 30
-"""Up to here any ratio will do."""
+"""Size up to which any ratio is allowed."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class PlainTar(io.RawIOBase):
-    """The uncompressed bytes of a tar; ``size_bytes`` of them, None where unknown.
+    """Uncompressed bytes of a tar; ``size_bytes`` of them, None where unknown.
 
     OSErrors of the stream become EngineUnreadable here.
     """
@@ -44,7 +44,7 @@ class PlainTar(io.RawIOBase):
         return count
 
     def peek(self, size_bytes: int) -> bytes:
-        """The first ``size_bytes``, which are read again."""
+        """Return the first ``size_bytes``, which are read again."""
         head, filled = memoryview(bytearray(size_bytes)), 0
         while filled < size_bytes and (count := self.readinto(head[filled:])):
             filled += count
@@ -53,7 +53,7 @@ class PlainTar(io.RawIOBase):
 
 
 def plain_tar(stream: ByteStream, place: str, size_bytes: int | None = None) -> PlainTar:
-    """The tar in ``stream``, whose size on the way is ``size_bytes``, unzipped if it is gzipped."""
+    """Return the tar in ``stream``, unzipped if it is gzipped. ``size_bytes`` is its size in the stream."""
     tar = PlainTar(stream, place, size_bytes)
     is_gzipped = tar.peek(len(_GZIP_MAGIC)) == _GZIP_MAGIC
     return PlainTar(_Unzipped(tar, place), place, None) if is_gzipped else tar

@@ -1,4 +1,4 @@
-"""Read a tar from its first byte to its last, hash every file and hold it against the manifest."""
+"""Read a tar from its first byte to its last, hash every file and compare it with the manifest."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -22,17 +22,17 @@ from errors.engine_tar import EngineFileDamaged, EngineFileMissing, InvalidManif
 
 
 class Files(Protocol):
-    """Where the files go. ``write`` is called from several threads."""
+    """Destination of the files. ``write`` is called from several threads."""
 
     def write(self, name: str, content: memoryview) -> None:
         """Make a small file."""
 
     def create(self, name: str, size_bytes: int) -> AbstractContextManager[Write]:
-        """Make a file whose content comes in pieces."""
+        """Make a file from content that comes in pieces."""
 
 
 class ContentReader:
-    """Reads a tar (or tar.gz) up to its first file, then passes every file on and verifies it.
+    """Reader of a tar (or tar.gz): it stops at the first file, then passes every file on and verifies it.
 
     ``place`` names the tar in errors; ``size_bytes`` is its size, if known.
     """
@@ -40,9 +40,9 @@ class ContentReader:
     def __init__(self, stream: ByteStream, place: str, size_bytes: int | None = None) -> None:
         tar = plain_tar(stream, place, size_bytes)
         self.size_bytes = tar.size_bytes
-        """Of the plain tar; None if unknown."""
+        """Size of the plain tar; None if unknown."""
         self.manifest: Manifest | None = None
-        """None until it has been read, which it has here if it comes first."""
+        """Manifest; None until it has been read. Here it has, if it comes first."""
         self._manifest_text = b""
         self._tar = TarReader(tar, place, tar.size_bytes)
         self._place = place
@@ -53,7 +53,7 @@ class ContentReader:
             self._read_manifest(self._member)
 
     def read_all(self, files: Files, progress: Progress | None = None) -> Manifest:
-        """The manifest, against which every file is verified; for a tar without one, a derived one.
+        """Pass on all files, verified against the manifest, and return it; without one, return a derived one.
 
         Raises the errors of TarReader and ``parse_manifest``; EngineFileMissing, EngineFileDamaged or
         UnexpectedEngineFile where tar and manifest differ; EngineNotFound for a tar of something else.
@@ -114,7 +114,7 @@ class ContentReader:
         return bytes(content)
 
     def _settle(self, writer: FileWriter, *, wait: bool) -> None:
-        """Hold the files whose digests are known against the manifest, so that damage shows early."""
+        """Compare the files whose digests are known with the manifest, so that damage shows early."""
         for name, found in writer.finished(wait=wait):
             if self.manifest is not None:
                 # NOTE: the manifest's own entry is kept: of a hundred thousand files each takes memory.
@@ -124,7 +124,7 @@ class ContentReader:
 
 
 def compare(manifest: Manifest, found: Mapping[str, FileEntry], place: str) -> None:
-    """Raise unless ``manifest`` lists the files ``found``, just so and no others."""
+    """Raise unless ``manifest`` lists exactly the files ``found``."""
     for name, file in found.items():
         _compare_file(manifest, name, file, place)
     for name in manifest.files:

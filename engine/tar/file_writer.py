@@ -11,7 +11,7 @@ from engine.tar.manifest import FileEntry
 from engine.tar.window import Buffer
 
 SMALL_BYTES = 256 << 10
-"""Up to here handing a file from thread to thread takes longer than hashing and writing it on the spot."""
+"""Size up to which handing a file to another thread takes longer than hashing and writing it on the spot."""
 _BATCH_BYTES = 1 << 20
 
 Write = Callable[[memoryview], object]
@@ -19,10 +19,10 @@ WriteFile = Callable[[str, memoryview], object]
 
 
 class FileWriter(AbstractContextManager["FileWriter"]):
-    """Two threads: of a large file one hashes and one writes; small files are done whole by either.
+    """Two threads that write files: one hashes and one writes a large file; either does small ones whole.
 
-    For one thread alone, and no more after an error. Take all ``finished`` files within its ``with`` block.
-    ``write_file`` makes a small file of its name and content, on either thread.
+    Only one thread may call it, and not after an error. Take all ``finished`` files within its ``with``
+    block. ``write_file`` makes a small file of its name and content, on either thread.
     """
 
     def __init__(self, write_file: WriteFile) -> None:
@@ -50,7 +50,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
         self._batch_bytes += len(content)
 
     def finished(self, *, wait: bool) -> Iterator[tuple[str, FileEntry]]:
-        """The files that have been hashed and written since the last call; with ``wait`` all of them."""
+        """Yield the files that were hashed and written since the last call; with ``wait`` all of them."""
         if wait:
             self._flush()
         while self._unfinished and (wait or self._unfinished[0].done()):
@@ -66,7 +66,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
         self._unfinished.append(thread.submit(self._make, batch, buffer))
 
     def copy(self, name: str, chunks: Callable[[], tuple[memoryview, Buffer]], write: Write) -> None:
-        """Hash and ``write`` what ``chunks`` returns until it is empty; all is written on return."""
+        """Hash and ``write`` what ``chunks`` returns until it is empty. All is written on return."""
         self._flush()
         sha256, size_bytes = hashlib.sha256(), 0
         writes: deque[Future[None]] = deque()
@@ -102,7 +102,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
 
 
 def _write(write: Write, chunk: memoryview, hashed: Future[None], buffer: Buffer) -> None:
-    """The buffer is filled anew once it is written and hashed, however the writing went."""
+    """Write a chunk, and release its buffer once it is written and hashed, even if that failed."""
     try:
         write(chunk)
     finally:

@@ -29,7 +29,7 @@ FORMAT_VERSION = 1
 MAX_MANIFEST_BYTES = 16 << 20
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Two of these are a character, one alone is none."""
+"""Half of a character: two of these are one."""
 _DIGEST_KEY = "manifest_sha256"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -54,7 +54,7 @@ class _Frozen(BaseModel):
 
 
 class Library(_Frozen):
-    """The library that built the engine and must load it, e.g. ``tensorrt_llm`` 0.16.0."""
+    """Library that built the engine and must load it, e.g. ``tensorrt_llm`` 0.16.0."""
 
     name: str
     version: str
@@ -62,16 +62,15 @@ class Library(_Frozen):
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid", strict=False))
 class FileEntry:
-    """NOTE: no model, which would take a kilobyte of memory for each of a hundred thousand files."""
+    """Entry of a file. NOTE: no model, which would take a kilobyte for each of a hundred thousand files."""
 
     size_bytes: Annotated[int, Field(ge=0, strict=True)]
     sha256: Annotated[Sha256, Field(strict=True)] | None
-    """Lower-case hex. None only in a directory: one without a manifest, or one made on this machine of links
-    to verified downloads."""
+    """Lower-case hex. None only in a directory without a manifest, or made here of links to downloads."""
 
 
 class EngineFacts(_Frozen):
-    """Everything a builder knows of an engine; None stands for "not known" or "has no meaning here"."""
+    """Everything a builder knows of an engine. None means "not known" or "has no meaning here"."""
 
     engine_kind: EngineKind
     library: Library | None = None
@@ -82,13 +81,13 @@ class EngineFacts(_Frozen):
     quantization: str | None = None
     max_batch_size: Count | None = None
     max_input_len: Count | None = None
-    """In tokens, of the prompt."""
+    """Longest prompt in tokens."""
     max_seq_len: Count | None = None
-    """In tokens, prompt and output together."""
+    """Most tokens of prompt and output together."""
     model_id: str | None = None
     revision: str | None = None
     build_config: dict[str, Any] = {}
-    """The build config, from which this model removes secrets."""
+    """Build config, from which this model removes secrets."""
 
     @field_validator("build_config", mode="before")
     @classmethod
@@ -125,12 +124,12 @@ class Manifest(EngineFacts):
 
     @property
     def size_bytes(self) -> int:
-        """Of all files together, less the manifest."""
+        """Size of all files together, less the manifest."""
         return sum(entry.size_bytes for entry in self.files.values())
 
 
 def make_manifest(facts: EngineFacts, files: dict[str, FileEntry], place: str) -> Manifest:
-    """``facts`` and ``files`` together; InvalidManifest if a file's name does not do."""
+    """Make a manifest of ``facts`` and ``files``. Raises InvalidManifest if a file's name is not allowed."""
     try:
         return Manifest(**facts.model_dump(), files=files)
     except ValidationError as exc:
@@ -138,14 +137,14 @@ def make_manifest(facts: EngineFacts, files: dict[str, FileEntry], place: str) -
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The one JSON text of ``manifest``: keys sorted, and a digest of itself so that damage shows."""
+    """Return the one JSON text of ``manifest``: keys sorted, and a digest of itself so that damage shows."""
     fields = manifest.model_dump(mode="json")
     fields[_DIGEST_KEY] = _digest(fields)
     return (json.dumps(fields, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def parse_manifest(data: bytes, place: str, *, needs_hashes: bool = True) -> Manifest:
-    """The manifest in ``data``; InvalidManifest or NewerManifest, which name ``place``."""
+    """Parse a manifest. Raises InvalidManifest or NewerManifest, which name ``place``."""
     try:
         fields = _json_object(data, place)
         format_version = fields.get("format_version")
@@ -166,7 +165,7 @@ def parse_manifest(data: bytes, place: str, *, needs_hashes: bool = True) -> Man
 
 
 def content_key(manifest: Manifest) -> str:
-    """What names an engine's content: equal keys, equal bytes in every file."""
+    """Return a key of the engine's content: equal keys, equal bytes in every file."""
     return _digest(manifest.model_dump(mode="json"))
 
 

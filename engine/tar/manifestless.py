@@ -15,7 +15,7 @@ from errors.engine_tar import EngineFileMissing, EngineNotFound, TokenizerMissin
 CONFIG_NAME = "config.json"
 BUILD_CONFIG_NAME = "cog-trt-llm-config.yaml"
 DOCUMENTS = (CONFIG_NAME, BUILD_CONFIG_NAME)
-"""The files that ``describe`` reads."""
+"""Files that ``describe`` reads."""
 MAX_DOCUMENT_BYTES = 4 << 20
 
 _RANK_FILE = re.compile(r"(?:^|_)rank(\d+)\.engine$")
@@ -26,7 +26,7 @@ ReadDocument = Callable[[str], bytes | None]
 
 
 Description = tuple[EngineFacts, tuple[str, ...]]
-"""And one sentence for each thing that could not be derived."""
+"""Facts, and one sentence for each that could not be derived."""
 
 
 def describe(sizes: Mapping[str, int], read: ReadDocument, place: str) -> Description:
@@ -78,7 +78,7 @@ def _describe_tensorrt_llm(
 
 
 def _build_facts(config: dict[str, Any]) -> dict[str, Any]:
-    """Of ``pretrained_config`` and ``build_config``, or (before TensorRT-LLM 0.8) of ``builder_config``.
+    """Read facts from ``pretrained_config`` and ``build_config``, or (before 0.8) from ``builder_config``.
 
     Older builds limit prompt and output each, later ones prompt and the sum.
     """
@@ -124,7 +124,7 @@ def _json_object(content: bytes | None) -> dict[str, Any]:
 
 
 class _WithoutAliases(yaml.SafeLoader):
-    """YAML whose size is what it seems: an alias could make gigabytes of a few lines."""
+    """YAML loader that rejects aliases, which could make gigabytes of a few lines."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -145,7 +145,7 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _text(value: object) -> str | None:
-    """Not one that JSON wrote with half a character: no manifest could hold it."""
+    """Return None for a text that JSON wrote with half a character: no manifest could hold it."""
     return value if isinstance(value, str) and value and not _SURROGATE.search(value) else None
 
 

@@ -73,7 +73,7 @@ class _TarWriter:
         self._buffers = deque(memoryview(bytearray(_BUFFER_BYTES)) for _ in range(2))
 
     def write(self, facts: EngineFacts, sources: dict[str, _Source]) -> Manifest:
-        """One pass: digests are known at the end, but a manifest's length is known before."""
+        """Write the tar in one pass: digests are known at the end, but a manifest's length before."""
         self._total_bytes = sum(source.size_bytes for source in sources.values())
         entries = {
             name: FileEntry(size_bytes=source.size_bytes, sha256=_UNKNOWN_SHA256)
@@ -93,7 +93,7 @@ class _TarWriter:
         return manifest
 
     def _copy(self, name: str, source: _Source, hasher: ThreadPoolExecutor) -> str:
-        """Write the file ``name``; its SHA-256 (hex), computed while it is written and read on."""
+        """Write the file ``name`` and return its SHA-256 (hex), computed while it is written and read on."""
         self._put(file_header(name, source.size_bytes))
         sha256 = hashlib.sha256()
         hashed: Future[None] | None = None
@@ -139,7 +139,7 @@ class _TarWriter:
 
 
 def _collect(directory: Path, destination: Path) -> dict[str, _Source]:
-    """Every file to pack, by its name in the tar; neither an old manifest nor the tar itself are."""
+    """Return every file to pack by its name in the tar, less an old manifest and the tar itself."""
     with reading(directory):
         if not directory.is_dir():
             raise EngineNotFound(place=directory, reason="is not a directory")
@@ -163,7 +163,7 @@ def _collect(directory: Path, destination: Path) -> dict[str, _Source]:
 
 
 def _files(folder: Path, root: Path, ancestors: tuple[Path, ...]) -> Iterator[Path]:
-    """The files below ``folder``; ``ancestors`` are the real folders that contain it."""
+    """Yield the files below ``folder``; ``ancestors`` are the real folders that contain it."""
     with reading(folder):
         entries = sorted(folder.iterdir())
     for path in entries:

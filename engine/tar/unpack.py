@@ -26,15 +26,15 @@ def unpack(
 ) -> Manifest:
     """Unpack the tar (or tar.gz) that ``stream`` delivers into the new directory ``target``.
 
-    The tar is read once and never stored. ``size_bytes`` is its size, if known. ``target`` may exist if
-    it is empty. Every error is coded (13xx) and leaves nothing behind. For a tar without a manifest the one
-    returned is derived, and not written.
+    The tar is read once and never stored. ``size_bytes`` is its size, if known. ``target`` may exist if it is
+    empty. Every error is coded (13xx) and leaves nothing behind. Return the manifest; for a tar without one,
+    a derived one, which is not written.
     """
     return unpack_content(ContentReader(stream, "engine.tar", size_bytes), target, progress)
 
 
 def unpack_content(reader: ContentReader, target: Path, progress: Progress | None) -> Manifest:
-    """As ``unpack``, of a tar whose manifest may have been read already."""
+    """Unpack like ``unpack`` a tar whose manifest may have been read already."""
     if target.exists() and not _is_empty_directory(target):
         raise EngineNotWritable(place=target, reason="it exists already and is not an empty directory")
     with staged(target) as folder:
@@ -47,7 +47,7 @@ def unpack_content(reader: ContentReader, target: Path, progress: Progress | Non
 
 
 class _NewFiles(AbstractContextManager["_NewFiles"]):
-    """The files of a new directory. Names come from TarReader: they are plain, and no link is ever made.
+    """Files of a new directory. Names come from TarReader: they are plain, and no link is ever made.
 
     NOTE: never preallocated, so that after a power loss a file whose data did not reach the disk is too
     short, and loading the engine notices it without reading it.
@@ -102,7 +102,7 @@ def _write_all(descriptor: int, content: memoryview) -> None:
 
 
 def _flush_to_disk(paths: Iterable[Path]) -> None:
-    """Without a manifest, a file that a power loss shortened would not be detected later."""
+    """Flush files to the disk: without a manifest, one that a power loss shortened would go unnoticed."""
     for path in paths:
         with writing(path), path.open("rb+") as file:
             os.fsync(file.fileno())

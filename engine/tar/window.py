@@ -6,14 +6,14 @@ from typing import Protocol
 
 BUFFER_BYTES = 4 << 20
 BUFFERS = 4
-"""Two would do; four let reading, hashing and writing each have one in work while one waits."""
+"""Number of buffers. Two would do; with four, reading, hashing and writing each have one while one waits."""
 
 
 class ByteStream(Protocol):
-    """What an engine is read from: an open binary file, a download, standard input."""
+    """Source of an engine's bytes: an open binary file, a download, standard input."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill some of ``buffer``; the number of bytes written to it, 0 at the end."""
+        """Fill some of ``buffer`` and return the number of bytes, 0 at the end."""
 
 
 class Buffer:
@@ -30,7 +30,7 @@ class Buffer:
             self._holds += 1
 
     def release(self) -> None:
-        """From any thread."""
+        """Release the buffer. Any thread may call this."""
         with self._guard:
             self._holds -= 1
             is_free = self._holds == 0
@@ -43,11 +43,11 @@ class Buffer:
 
 
 class Window:
-    """For one thread. What it returns is valid until the next call, or for as long as ``buffer`` is held."""
+    """A stream's content, for one thread. It is valid until the next call, or while ``buffer`` is held."""
 
     def __init__(self, stream: ByteStream) -> None:
         self.buffer: Buffer
-        """Holds what was returned last."""
+        """Buffer of what was returned last."""
         self._stream = stream
         self._free: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
         self._unallocated = BUFFERS
@@ -55,13 +55,13 @@ class Window:
         self._use_another_buffer()
 
     def take(self, size_bytes: int) -> memoryview:
-        """The next ``size_bytes`` (at most BUFFER_BYTES) in one piece; fewer only where the stream ends."""
+        """Return the next ``size_bytes`` (at most BUFFER_BYTES) in one piece; fewer only at the end."""
         while self._end - self._start < size_bytes and self._fill(size_bytes):
             pass
         return self._pass(size_bytes)
 
     def take_some(self, most_bytes: int) -> memoryview:
-        """What is there of the next ``most_bytes``, at least one; none only where the stream ends."""
+        """Return what is there of the next ``most_bytes``: at least one, or none at the stream's end."""
         if self._start == self._end:
             self._fill(1)
         return self._pass(most_bytes)
@@ -72,7 +72,7 @@ class Window:
         return self.buffer.memory[start : self._start]
 
     def _fill(self, wanted_bytes: int) -> int:
-        """Read on, into memory where ``wanted_bytes`` from the start fit; 0 at the stream's end."""
+        """Read on, into memory with room for ``wanted_bytes`` from the start. Return 0 at the end."""
         if self._start == self._end and self.buffer.is_held_once:
             self._start = self._end = 0
         if self._start + wanted_bytes > BUFFER_BYTES or self._end == BUFFER_BYTES:
