@@ -51,7 +51,7 @@ class Source(AbstractContextManager["Source"]):
         self._client = client
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill ``buffer``. Raises the errors of ``fetch``, and OSErrors of files, which PlainTar translates."""
+        """Fill ``buffer``. Raises the errors of ``fetch``, and OSErrors, which PlainTar translates."""
         if self._head:
             count = min(len(buffer), len(self._head))
             buffer[:count] = self._head[:count]
