@@ -34,9 +34,8 @@ from tests.hostile import (
 )
 from tests.runner.api.alone import APIAlone
 from tests.runner.api.apis import API
-from tests.runner.long_runs.metrics import metrics
 from tests.runner.paced_engine import PacedModel, make_paced_model
-from tests.runner.servers import ENSEMBLE, wait_until
+from tests.runner.servers import ENSEMBLE, Counters, wait_until
 from tests.runner.triton_server.front.running import front_pid
 
 pytestmark = pytest.mark.servers
@@ -461,7 +460,7 @@ def test_pipelined_requests_are_cancelled_when_their_client_disconnects(
     port = ports["api"]
 
     def is_active() -> bool:
-        return metrics(f"{port.url}/metrics")["cog_triton_active_requests"] > 0
+        return Counters(port.number)['active_requests{api="openai"}'] > 0
 
     with socket.create_connection((HOST, port.number)) as connection:
         connection.sendall(of({"prompt": "a b c", "max_tokens": 4000, "stream": is_stream}) * 2)

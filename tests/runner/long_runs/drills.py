@@ -19,7 +19,7 @@ from perf.processes import processes
 from perf.servers import Stack
 from runner import probe
 from tests.runner.long_runs.known_streams import APIS, CLOSED, COG, OPENAI, TRITON, KnownStream, KnownStreams
-from tests.runner.long_runs.metrics import metrics
+from tests.runner.long_runs.resources import counters
 
 TOKENS_PER_SECOND = 25
 _STREAMS = 8
@@ -81,6 +81,7 @@ class Drill:
         self._role = role
         self._number = number
         self._known = KnownStreams(stack, engine)
+        self._counters = counters(stack.metrics_url)
         self._chance = random.Random(0)
         self._numbers = itertools.count()
         self._failed: set[str] = set()
@@ -103,6 +104,7 @@ class Drill:
             )
         self.broken += filter(None, (difference(self._role, each) for each in self.streams))
         self._known.close()
+        self._counters.close()
 
     async def _client(self, api: str) -> None:
         """Send one stream after another; after an error, the last one when all is ready again."""
@@ -174,8 +176,7 @@ class Drill:
 
     async def _runs_at_most(self, count: int) -> bool:
         """Return True if the engine has no more requests than these."""
-        found = await asyncio.to_thread(metrics, self._stack.metrics_url)
-        return found["cog_triton_slot_running_requests"] <= count
+        return await asyncio.to_thread(lambda: self._counters.running) <= count
 
 
 def _answers_ok(url: str) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from perf.processes import processes
-from tests.runner.long_runs.metrics import metrics
-from tests.runner.servers import wait_until
+from tests.runner.servers import Counters, wait_until
 
 _MOST_GROWTH = 0.02
 _SPARE_FILES = 8
@@ -49,15 +49,12 @@ def is_busy(error: str) -> bool:
     return error.startswith(_BUSY)
 
 
+def counters(metrics_url: str) -> Counters:
+    """Return the engine server's metrics. Close them."""
+    return Counters(urlsplit(metrics_url).port or 0)
+
+
 def settle(metrics_url: str) -> None:
     """Wait until all requests that the slot accepted have ended."""
-
-    def is_settled() -> bool:
-        found = metrics(metrics_url)
-        ended = found.get("cog_triton_slot_ended_requests_total", 0.0)
-        return (
-            found.get("cog_triton_slot_requests_total") == ended
-            and not found["cog_triton_slot_running_requests"]
-        )
-
-    wait_until(is_settled)
+    with closing(counters(metrics_url)) as found:
+        wait_until(lambda: found.is_settled)

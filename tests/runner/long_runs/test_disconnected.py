@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -14,14 +14,12 @@ from perf.peers.engine import Engine, known_engine
 from perf.peers.requests import posting
 from perf.peers.servers import resident
 from perf.peers.workloads import Prompt, Workload
-from tests.runner.long_runs.metrics import metrics
+from tests.runner.long_runs.resources import counters
 from tests.runner.servers import wait_until
 
 PYTHON = os.environ.get("VLLM_PYTHON", "")
 CLIENTS, TOKENS = 16, 1900
-USED = "cog_triton_engine_cache_used_ratio"
-RUNNING = "cog_triton_slot_running_requests"
-CANCELLED = "cog_triton_slot_ended_requests_total reason=cancelled"
+USED = "engine_cache_used_ratio"
 PROMPT = Prompt("Once upon a time there was", [400, 401, 402, 403], TOKENS)
 
 pytestmark = [pytest.mark.servers, pytest.mark.long, pytest.mark.timeout(1800)]
@@ -37,14 +35,11 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
 
 
 def test_clients_that_disconnect_free_what_they_had(engine: Engine, tmp_path: Path) -> None:
-    with resident(["triton-front", "cog-events", "api-1"], {"": engine}, tmp_path) as endpoints:
-        metrics_url = next(iter(endpoints.values())).metrics_url
-
-        def counted(name: str) -> float:
-            return metrics(metrics_url).get(name, 0.0)
-
-        for endpoint in endpoints.values():
-            before = counted(CANCELLED)
+    with ExitStack() as at_end:
+        servers = resident(["triton-front", "cog-events", "api-1"], {"": engine}, tmp_path)
+        endpoints = list(at_end.enter_context(servers).values())
+        found = at_end.enter_context(closing(counters(endpoints[0].metrics_url)))
+        for number, endpoint in enumerate(endpoints):
             with ExitStack() as opened:
                 for _ in range(CLIENTS):
                     asked = posting(endpoint, PROMPT).request
@@ -55,9 +50,10 @@ def test_clients_that_disconnect_free_what_they_had(engine: Engine, tmp_path: Pa
                     opened.callback(response.close)
                     assert response.status == 200
                     assert response.read1()
-                wait_until(lambda: counted(RUNNING) == CLIENTS)
+                wait_until(lambda: found.running == CLIENTS)
                 if engine.kind == "vllm":
-                    wait_until(lambda: counted(USED) > 0)
-            wait_until(lambda: counted(RUNNING) == 0)
-            wait_until(lambda: counted(USED) == 0)
-            assert counted(CANCELLED) == before + CLIENTS
+                    wait_until(lambda: found[USED] > 0)
+            wait_until(lambda: found.running == 0)
+            if engine.kind == "vllm":
+                wait_until(lambda: found[USED] == 0)
+            assert found.cancelled == (number + 1) * CLIENTS
