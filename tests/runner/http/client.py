@@ -28,10 +28,15 @@ LIMITS = Limits(
 class Client:
     """One connection to ``application``; else to one that keeps what it was given, and answers."""
 
-    def __init__(self, application: ASGIApp | None = None, refuse: Refuse = refuse) -> None:
+    def __init__(
+        self,
+        application: ASGIApp | None = None,
+        refuse: Refuse = refuse,
+        registry: Connections | None = None,
+    ) -> None:
         self.seen: list[tuple[str, str, bytes]] = []
         """Methods, paths and bodies."""
-        self.registry = Connections(LIMITS)
+        self.registry = registry or Connections(LIMITS)
         self.connection = HTTPConnection(application or self._answer, self.registry, refuse)
         self.transport = Transport(self.connection)
 

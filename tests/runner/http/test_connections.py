@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
-from unittest.mock import MagicMock
 
 import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from errors.api import InternalError, ReceivingTooMuch, RequestNotReceived, TooManyConnections
+from errors.api import ReceivingTooMuch, RequestNotReceived, TooManyConnections
 from errors.coded_error import CodedError
 from runner.http import connections as module
-from runner.http.connection import HTTPConnection, Refusal
 from runner.http.connections import BUFFER_BYTES, Connections, Limits
+from tests.runner.http.client import Client as HTTPClient
+from tests.runner.triton_server.transport import check_freed_when_lost
 
 MIB = 1 << 20
 ROOM = 8 * MIB + BUFFER_BYTES
@@ -221,61 +219,37 @@ async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
     await Response()(scope, receive, send)
 
 
-def refuse(error: CodedError, path: str) -> Refusal:
-    status = 500 if isinstance(error, InternalError) else 400
-    return status, [(b"content-type", b"text/plain")], str(error).encode()
+def get(*paths: str) -> bytes:
+    return b"".join(f"GET /{path} HTTP/1.1\r\nHost: a\r\n\r\n".encode() for path in paths)
 
 
-class Opened:
-    """A connection to ``_answer`` by a transport that keeps what is written."""
-
-    def __init__(self, registry: Connections) -> None:
-        self.tasks = registry.tasks
-        self.connection = HTTPConnection(_answer, registry, refuse)
-        self.transport = MagicMock(asyncio.Transport)
-        self.transport.get_extra_info.return_value = None
-        self.transport.is_closing.return_value = False
-        self.connection.connection_made(self.transport)
-
-    @property
-    def written(self) -> bytes:
-        return b"".join(each.args[0] for each in self.transport.write.call_args_list)
-
-    async def ask(self, *paths: str, method: str = "GET", head: str = "", body: bytes = b"") -> None:
-        heads = [f"{method} /{path} HTTP/1.1\r\nHost: a\r\n{head}\r\n".encode() for path in paths]
-        self.connection.data_received(b"".join(heads) + body)
-        for _ in range(20):
-            await asyncio.sleep(0)
-
-    def end(self) -> None:
-        for task in self.tasks:
-            task.cancel()
+def end(client: HTTPClient) -> None:
+    for task in client.registry.tasks:
+        task.cancel()
 
 
 def test_a_connection_is_not_idle_while_a_pipelined_request_waits_for_its_answer(
     registry: Connections, clock: Clock
 ) -> None:
     async def work() -> None:
-        opened = Opened(registry)
-        await opened.ask("", "waiting")
-        assert opened.written
+        client = HTTPClient(_answer, registry=registry)
+        assert await client.send(get("", "waiting"))
         clock.now_s += 1000
         registry.tick()
-        assert not opened.transport.close.called
-        opened.end()
+        assert not client.transport.is_closing()
+        end(client)
 
     asyncio.run(work())
 
 
 def test_a_client_that_pipelines_is_read_on_so_that_its_disconnect_is_noticed(registry: Connections) -> None:
     async def work() -> None:
-        opened = Opened(registry)
-        await opened.ask("watching", "", "", "", "", "")
-        pauses = opened.transport.pause_reading.call_count
-        assert opened.transport.resume_reading.call_count == pauses
-        opened.connection.connection_lost(None)
-        await asyncio.gather(*opened.tasks)
-        assert opened.written == b""
+        client = HTTPClient(_answer, registry=registry)
+        await client.send(get("watching", "", "", "", "", ""))
+        assert client.transport.is_reading()
+        client.transport.lose()
+        await asyncio.gather(*registry.tasks)
+        assert client.transport.sent == b""
 
     asyncio.run(work())
 
@@ -284,11 +258,11 @@ def test_a_request_that_fails_unexpectedly_gets_an_answer_and_its_connection_is_
     registry: Connections, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
-        opened = Opened(registry)
-        await opened.ask("failing")
-        assert opened.written.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
-        assert b"E2602" in opened.written
-        assert opened.transport.close.called
+        client = HTTPClient(_answer, registry=registry)
+        answer = await client.send(get("failing"))
+        assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+        assert b"E2602" in answer
+        assert client.transport.is_closing()
 
     asyncio.run(work())
     assert "ZeroDivisionError" in caplog.text
@@ -298,33 +272,33 @@ def test_a_refused_request_that_waits_for_a_100_gets_none(
     registry: Connections, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
-        opened = Opened(registry)
-        head = "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n"
-        await opened.ask("watching", method="POST", head=head, body=b"zz\r\n")
-        assert opened.written.startswith(b"HTTP/1.1 400 ")
-        assert b"100 Continue" not in opened.written
+        client = HTTPClient(_answer, registry=registry)
+        head = get("watching").replace(b"GET", b"POST")[:-2]
+        answer = await client.send(head + b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"100 Continue" not in answer
 
     asyncio.run(work())
     assert not caplog.records
 
 
-@pytest.mark.parametrize("paths", [(), ("",), ("waiting", "")], ids=["unused", "answered", "pipelined"])
-def test_a_connection_that_has_ended_is_in_no_reference_cycle(
-    registry: Connections, paths: tuple[str, ...]
-) -> None:
-    async def work() -> weakref.ref[HTTPConnection]:
-        opened = Opened(registry)
-        if paths:
-            await opened.ask(*paths)
-        opened.connection.connection_lost(None)
-        opened.end()
-        await asyncio.gather(*opened.tasks, return_exceptions=True)
-        opened.transport.reset_mock()
-        return weakref.ref(opened.connection)
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        get(""),
+        get("waiting", ""),
+        b"GET /v2 HTTP/1.1\r\nX: " + b"a" * 900,
+        b"POST /v2 HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nab",
+        b"\0" * 99,
+    ],
+    ids=["unused", "answered", "pipelined", "in its head", "in its body", "refused"],
+)
+def test_a_connection_that_is_lost_is_freed_at_once(registry: Connections, sent: bytes) -> None:
+    async def work() -> None:
+        client = HTTPClient(_answer, registry=registry)
+        await client.send(sent)
+        end(client)
+        await check_freed_when_lost(client)
 
-    gc.collect()
-    gc.disable()
-    try:
-        assert asyncio.run(work())() is None
-    finally:
-        gc.enable()
+    asyncio.run(work())
