@@ -14,8 +14,8 @@ from errors.wire import ExitReason
 from runner.api.application import API
 from runner.api.asgi import make_application
 from runner.api.call import GENERATION_PATHS, Call
-from runner.api.call_observer import CallObserver
 from runner.api.limits import TextLimit
+from runner.api.middleware.call_observer import CallObserver
 from runner.api.served import Served
 from runner.api.server import Server
 from runner.api.start import APIStart

@@ -16,9 +16,9 @@ from errors.coded_error import CodedError
 from runner.api.application import API
 from runner.api.call import call_of
 from runner.api.error_response import ErrorResponse
-from runner.api.hosts import AllowedHosts, restricts_hosts
-from runner.api.keys import RequireKey
-from runner.api.nearest_path import nearest_path
+from runner.api.middleware.hosts import AllowedHosts, restricts_hosts
+from runner.api.middleware.keys import RequireKey
+from runner.api.middleware.nearest_path import nearest_path
 from runner.api.served import Served
 from runner.http.rules import ALLOWED_METHODS
 from runner.observability.request_id import REQUEST_ID_HEADER

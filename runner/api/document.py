@@ -10,9 +10,9 @@ import msgspec
 from engine.kinds import Capability, supports
 from runner.api.call import EMBEDDINGS_PATH, GENERATION_PATHS
 from runner.api.error_response import ErrorAnswer
-from runner.api.keys import is_guarded
 from runner.api.messages.answers import InputTokens, MessageAnswer
 from runner.api.messages.bodies import CountTokensBody, MessagesBody
+from runner.api.middleware.keys import is_guarded
 from runner.api.openai.answers import (
     Answer,
     ChatChoice,

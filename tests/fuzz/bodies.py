@@ -14,9 +14,9 @@ import httpx
 from runner.api.application import API
 from runner.api.asgi import make_application
 from runner.api.call import Call
-from runner.api.call_observer import CallObserver
 from runner.api.limits import TextLimit
 from runner.api.messages.bodies import CountTokensBody, MessagesBody
+from runner.api.middleware.call_observer import CallObserver
 from runner.api.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.served import Served

@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from errors.requests import InvalidInput
 from runner.api.call import begin_call, call_of
-from runner.api.keys import RequireKey
+from runner.api.middleware.keys import RequireKey
 from runner.engines.protocol.messages import Sampling
 from runner.generation.request import GenerationRequest
 from runner.settings.api_keys import APIKeys

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from errors.api import UnknownEndpoint
-from runner.api.nearest_path import nearest_path
+from runner.api.middleware.nearest_path import nearest_path
 from tests.runner.api.writing_model import WritingModel
 
 ENDPOINTS = [

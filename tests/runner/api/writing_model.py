@@ -12,8 +12,8 @@ import httpx
 from runner.api.application import API
 from runner.api.asgi import make_application
 from runner.api.call import Call
-from runner.api.call_observer import CallObserver
 from runner.api.limits import TextLimit
+from runner.api.middleware.call_observer import CallObserver
 from runner.api.served import Served
 from runner.chat.families.json_families import HERMES
 from runner.chat.template import ChatTemplate
