@@ -15,7 +15,6 @@ from typing import Any
 import urllib3
 
 from cli.curl_forms import KEY, CurlForm, curl_forms
-from cli.event_stream import EventParser
 from cli.inspect import describe
 from cli.progress import told_end, wait_ready
 from cli.serve import DEMO_DIR, check_all_ports_free, engine_environment, on_loopback
@@ -26,6 +25,7 @@ from engine.tar.unpack import unpack
 from errors import find_in_text
 from errors.triton import TritonUnknownError
 from runner.cog_server.launch import CogServer
+from runner.http.event_stream import EventParser
 from runner.settings.ports import LOOPBACK
 from runner.settings.settings import load_settings
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cli.event_stream import EventParser
+from runner.http.event_stream import EventParser
 
 
 class MalformedResponse(ValueError):

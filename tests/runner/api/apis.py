@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from cli.event_stream import EventParser
+from runner.http.event_stream import EventParser
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import DEADLINE_S, HOST, TritonUnderTest, free_ports
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.event_stream import EventParser, ServerEvent
+from runner.http.event_stream import EventParser, ServerEvent
 
 STREAM = (
     b'data: 1\n\nevent: output\ndata: {"chunk": "a"}\n\n: comment\n\ndata:2\r\ndata: 3\r\n\r\n\n\ndata: re'
