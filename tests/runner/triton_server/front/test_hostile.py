@@ -91,5 +91,5 @@ def test_half_closed_and_slow_clients_are_served(triton: TritonUnderTest) -> Non
 
 
 def test_several_responses_to_generate_are_refused(triton: TritonUnderTest) -> None:
-    answer = triton.post(f"{ENSEMBLE}/generate", ASKED | {"stream": True})
+    answer = triton.post(f"{ENSEMBLE}/generate", ASKED | {"stream": True, "max_tokens": 1000})
     assert (answer.status_code, answer.json()["error"][:5]) == (400, "E1107")
