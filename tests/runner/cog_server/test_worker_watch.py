@@ -94,7 +94,7 @@ def test_a_worker_whose_event_loop_hangs_is_killed_and_one_that_answers_is_not()
         assert hanging.lines == []
         wait_until(hanging.has_ended)
     assert hanging.process.returncode == -signal.SIGKILL
-    (line,) = hanging.lines
+    (line,) = set(hanging.lines)  # Where processes end slowly, it is killed again.
     assert line.endswith("is killed: its event loop did not answer for 4 s")
 
 
