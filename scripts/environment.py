@@ -10,7 +10,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine.live_line import LiveLine
@@ -96,7 +96,10 @@ def find_uv() -> str:
 
 
 def pip_settings() -> dict[str, str]:
-    """Return the variables that tell uv pip's settings, other than those that are set already."""
+    """Return the variables that tell uv pip's settings, other than those that are set already.
+
+    Where the user's cache folder can't be written, packages are kept in the checkout.
+    """
     command = (str(ROOT / ".cache/uv/bin/pip"), "config", "list")
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     settings = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
@@ -107,6 +110,11 @@ def pip_settings() -> dict[str, str]:
             if variable := _SETTINGS.get(key):
                 separator = "," if key == "find-links" else " "
                 settings[variable] = separator.join(ast.literal_eval(value).split())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uv"
+    with suppress(OSError):
+        cache.mkdir(parents=True, exist_ok=True)
+    if not os.access(cache, os.W_OK):
+        settings["UV_CACHE_DIR"] = str(ROOT / ".cache" / "packages")
     return {name: value for name, value in settings.items() if name not in os.environ}
 
 

@@ -45,8 +45,10 @@ def test_uv_is_told_what_pip_is_configured_with(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     put_pip(tmp_path, f'exec {sys.executable} -m pip "$@"')
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
     told = environment.pip_settings()
     told.pop("SSL_CERT_FILE", None)
+    assert told.pop("UV_CACHE_DIR") == str(tmp_path / ".cache" / "packages")
     assert told == {
         "UV_DEFAULT_INDEX": "https://user:word@mirror.example/simple",
         "UV_INDEX": "http://a.example http://b.example",
