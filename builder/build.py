@@ -19,7 +19,7 @@ from errors.build import BuildFailed
 from errors.requests import InvalidInput
 
 OWN_FOLDER = Path(__file__).resolve().parent
-"""Base of ``model_path`` in a config from a URL: the models of the examples are here."""
+"""Base of ``model_path`` in a config from a URL: this package has the examples' models."""
 
 
 def build(
@@ -33,11 +33,11 @@ def build(
 ) -> Manifest:
     """Build the engine that the config at ``config_source`` describes into ``destination``.
 
-    ``model_path`` is relative to the config's folder or to this package.
-    ``hf_token`` overrides a token in the config, which overrides HF_TOKEN; no token is reported or packed.
-    ``only_public``: for untrusted configs; neither its URL nor those in it may lead to a private address.
-    ``report`` gets one line at a time. Raises 12xx for what the caller can change, otherwise 13xx and 23xx; a
-    failed build does not change ``destination``.
+    ``model_path`` is relative to the config's folder or to this package. ``hf_token`` overrides a token in
+    the config, which overrides HF_TOKEN; no token is reported or packed. ``only_public``: for untrusted
+    configs; neither their URL nor those in them may lead to a private address. ``report`` gets one line at a
+    time. Raises 12xx for what the caller can change, otherwise 13xx and 23xx; a failed build does not change
+    ``destination``.
     """
     try:
         if isinstance(config_source, ConfigFile):
@@ -57,7 +57,7 @@ def build(
 
 @contextmanager
 def open_work(file: ConfigFile, report: Callable[[str], None], progress: Progress | None) -> Iterator[Work]:
-    """The state of a build of ``file``, whose ``destination`` the caller sets."""
+    """Provide the state of a build of ``file``, whose ``destination`` the caller sets."""
     with scratch(cache_folder() / "builds" / "build") as folder, ExitStack() as resources:
         work = Work(
             config=file.config,
@@ -75,7 +75,7 @@ def open_work(file: ConfigFile, report: Callable[[str], None], progress: Progres
 
 
 def run_plan(planned: EnginePlan, notes: tuple[str, ...], work: Work, last: Step | None = None) -> Manifest:
-    """Report ``notes`` and run the steps of ``planned``; the ``last`` one as in ``all_steps``."""
+    """Report ``notes`` and run the steps of ``planned``, and the ``last`` one as in ``all_steps``."""
     for note in (*notes, *planned.notes):
         work.report(note)
     for line, step in all_steps(planned, last):
@@ -85,7 +85,7 @@ def run_plan(planned: EnginePlan, notes: tuple[str, ...], work: Work, last: Step
 
 
 def _check_destination(destination: Path) -> None:
-    """Raise E1005 or OSError if no file can be written there; what is there stays."""
+    """Raise E1005 or OSError if no file can be written to ``destination``; what is there stays."""
     if destination.exists() and not destination.is_file():
         # NOTE: root could replace a device by a file.
         raise InvalidInput(name="the destination", expected="a file's path", value=str(destination))
@@ -98,6 +98,6 @@ def _check_destination(destination: Path) -> None:
 
 
 def first_token(given: str | None, configured: SecretStr | None) -> SecretStr | None:
-    """``given``, else the config's token, else this user's token for the Hub."""
+    """Return ``given``, else the config's token, else this user's token for the Hub."""
     token = checked_token(given or "") or configured
     return token or checked_token(get_token() or "", key="HF_TOKEN")

@@ -24,7 +24,7 @@ _MAX_CHANGES = 3
 """Maximum number of changed facts in a line."""
 
 Facts = Mapping[str, str | int | float | bool | None]
-"""What determines a result. Results with the same ``model``, a name, are compared."""
+"""Facts that determine a result. Results with the same ``model``, a name, are compared."""
 
 
 class CacheEntry:
@@ -56,7 +56,7 @@ class CacheEntry:
             unlock(path, descriptor)
 
     def find(self) -> Path | None:
-        """The files of the entry, or None; reports a line with the reason."""
+        """Return the files of the entry; if there are none, report a line with the reason and return None."""
         if not self.is_on:
             self._report(f"built anew ({SWITCH_VARIABLE} is off)")
             return None
@@ -69,7 +69,7 @@ class CacheEntry:
         return None
 
     def keep(self, made: Path) -> Path:
-        """Move the folder ``made`` into the cache; where it is then. Without a cache it stays."""
+        """Move the folder ``made`` into the cache and return its new path. Without a cache it stays."""
         if not self.is_on:
             return made
         if self._entry.exists():
@@ -84,7 +84,7 @@ class CacheEntry:
         return self._entry / "files"
 
     def _difference(self) -> str:
-        """What differs from the entry of this model that is most alike."""
+        """Describe how the most similar entry of this model differs."""
         folders = [path for path in self._entry.parent.iterdir() if path.is_dir() and not is_staged(path)]
         folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         others = [record["facts"] for path in folders if (record := _read(path)) is not None]
@@ -96,7 +96,7 @@ class CacheEntry:
         return "; ".join(nearest[:_MAX_CHANGES]) + (f" and {more} more" if more > 0 else "")
 
     def _changes(self, other: Facts) -> list[str]:
-        """``SM was 86, is 90``, for every fact that differs."""
+        """Describe every fact that differs: ``SM was 86, is 90``."""
         old, new = (
             {**dict.fromkeys([*self._facts, *other], "not given"), **each} for each in (other, self._facts)
         )

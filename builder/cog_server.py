@@ -18,7 +18,7 @@ _HIGHEST = {"PORT": 65_535, "COG_MAX_CONCURRENCY": 10_000, "TOKIO_WORKER_THREADS
 
 
 def check(environment: Mapping[str, str]) -> None:
-    """Raises InvalidSetting (E1006)."""
+    """Raise InvalidSetting (E1006) if a variable is invalid."""
     for name, highest in _HIGHEST.items():
         value = environment.get(name, "1")
         if not re.fullmatch("[0-9]{1,9}", value) or not 1 <= int(value) <= highest:

@@ -10,12 +10,12 @@ from engine.redact import without_secret_variables
 from errors.build import ConversionFailed, OutOfMemory, ProgramFailed, ProgramMissing
 
 _WITHHELD = ("PYTHONPATH", "PYTHONHOME", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
-"""Variables that would load this environment's packages there, or undo what is set here."""
+"""Variables that would load this environment's packages in the other, or undo what is set here."""
 _CONVERTERS = Path(__file__).parent / "conversion"
 
 
 def program_environment(*, offline: bool) -> dict[str, str]:
-    """The variables of a program of the engine environment; ``offline`` keeps it from asking the Hub."""
+    """Return the variables of an engine environment's program; ``offline`` keeps it from asking the Hub."""
     environment = {
         name: value for name, value in without_secret_variables(os.environ).items() if name not in _WITHHELD
     }

@@ -39,9 +39,9 @@ Report = Callable[[str], None]
 
 
 def engine_here(file: ConfigFile, *, report: Report = print, progress: Progress | None = None) -> Path:
-    """The folder of the engine of ``file``, which is made unless it is there.
+    """Return the folder of the engine of ``file``, and make the engine if it is not there.
 
-    Before weights are downloaded, a table tells what they take; a model that does not fit is refused.
+    Before weights are downloaded, a table tells what they take. A model that does not fit is refused.
     """
     if KINDS[file.config.engine_kind].needs_gpu and not visible_gpus():
         raise GpuRequired(engine_kind=file.config.engine_kind)
@@ -90,7 +90,7 @@ def _made(file: ConfigFile, work: Work, models: Path) -> Path:
 
 
 def is_whole(engine: Path) -> bool:
-    """A link to a file that is gone does not count."""
+    """Return True if every file is there: a link to a file that is gone does not count."""
     try:
         load(engine)
     except CodedError:

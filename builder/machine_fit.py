@@ -1,4 +1,4 @@
-"""Whether a model fits this machine, told as a table before anything large is downloaded."""
+"""Check that a model fits this machine, and show it as a table before anything large is downloaded."""
 
 import shutil
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _NEXT_SIZE = "choose a smaller or a quantized model"
 
 @dataclass
 class MachineFit:
-    """``config`` as it fits this machine; ``problem``: why it does not."""
+    """``config`` adapted to this machine; ``problem``: why the model does not fit."""
 
     config: BuildConfig
     model_name: str
@@ -46,7 +46,7 @@ class MachineFit:
 
 
 def fit_here(file: ConfigFile, found: Survey, folder: Path) -> MachineFit:
-    """The fit of the model ``found``, which will lie in ``folder``."""
+    """Fit the model ``found``, which will lie in ``folder``, to this machine."""
     config = file.config
     fit = MachineFit(config, file.model_name)
     at = f" at {found.revision[:12]}" if found.revision else ""

@@ -34,7 +34,7 @@ _RANK = "*rank*.engine"
 
 
 def find_source(text: str, *, kind: str | None = None) -> ConfigFile | None:
-    """The build config that ``text`` names or stands for; None: it names an engine.
+    """Return the build config that ``text`` names or stands for; None: it names an engine.
 
     A model is built as ``kind``, else as the kind that is best on this machine.
     """
@@ -62,14 +62,14 @@ def find_source(text: str, *, kind: str | None = None) -> ConfigFile | None:
 
 
 def is_config(text: str) -> bool:
-    """Whether ``text`` names a build config."""
+    """Return True if ``text`` names a build config."""
     if is_config_url(text):
         return text.startswith("data:") or text.partition("?")[0].endswith(_CONFIG_SUFFIXES)
     return Path(text).suffix in _CONFIG_SUFFIXES and not Path(text).is_dir()
 
 
 def best_kind() -> str:
-    """The kind of engine that serves a model's own weights best on this machine."""
+    """Return the kind of engine that serves a model's own weights best on this machine."""
     has_gpu = bool(visible_gpus())
     able = [each for each in KINDS.values() if each.serves_models and (has_gpu or not each.needs_gpu)]
     for each in able[:-1]:
@@ -79,7 +79,7 @@ def best_kind() -> str:
 
 
 def missing_environment(chosen: str) -> str | None:
-    """What would serve faster here than the ``chosen`` kind, where its environment is not installed."""
+    """Name what would serve faster here than the ``chosen`` kind, where its environment is not installed."""
     first = next(kind for kind in KINDS.values() if kind.serves_models)
     if chosen == first.name or not visible_gpus() or installed_version(_python(first))(first.name):
         return None
@@ -118,7 +118,7 @@ def _file(keys: dict[str, Any], kind: str | None, *, folder: Path | None) -> Con
 
 
 def _is_model(folder: Path) -> bool:
-    """Whether the folder is a model as it is published, and no engine."""
+    """Return True if the folder is a model as it is published, and no engine."""
     markers = [MANIFEST_NAME, *filter(None, (kind.marker_file for kind in KINDS.values()))]
     if any((folder / name).exists() for name in markers) or any(folder.glob(_RANK)):
         return False

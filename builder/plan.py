@@ -1,4 +1,4 @@
-"""What a build would do, before it does it: its commands, downloads and sizes. No weights are downloaded."""
+"""Show what a build would do: its commands, downloads and sizes. No weights are downloaded."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ _GIVE_CONFIG = "give the model's config.json with --model-config"
 
 
 def plan_lines(config_source: str | Path | ConfigFile, *, model_config: Path | None = None) -> Iterator[str]:
-    """The plan of the config at ``config_source`` (path, URL, or read).
+    """Yield the plan of the config at ``config_source`` (path, URL, or read).
 
     ``model_config`` is a local copy of the model's config.json; without one it is downloaded. If the Hub
     can't be reached, a line says so in place of sizes, and DownloadFailed is raised after it. Raises 12xx
@@ -64,7 +64,7 @@ def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> 
 
 
 def _engine_bytes(file: ConfigFile, found: Survey) -> int:
-    """Of an engine that is not compiled. A GGUF file's weights are unpacked in it."""
+    """Return the size of an engine that is not compiled. A GGUF file's weights are unpacked in it."""
     if file.config.gguf_file is None:
         return found.total_bytes
     try:
@@ -74,7 +74,7 @@ def _engine_bytes(file: ConfigFile, found: Survey) -> int:
 
 
 def _files(verb: str, sizes_bytes: Mapping[str, int | None], at: str = "") -> Iterator[str]:
-    """Number and sizes of files; None is the size of one for which the Hub has none."""
+    """Yield number and sizes of files; None is the size of one for which the Hub has none."""
     total = sum(size_bytes or 0 for size_bytes in sizes_bytes.values())
     words = (
         name if size_bytes is None else f"{name} ({in_words(size_bytes)})"

@@ -48,7 +48,7 @@ _GPU_SIGNS = re.compile(
 
 @dataclass(frozen=True)
 class Needs:
-    """Peak memory of a program, an estimate; 0: unknown, or for GPU memory that it needs none."""
+    """Estimated peak memory of a program. 0: unknown, or it needs no GPU memory."""
 
     ram_bytes: int = 0
     gpu_bytes: int = 0
@@ -56,7 +56,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Program:
-    """``step`` is the name of the program in lines and errors."""
+    """Program to run; ``step`` is its name in lines and errors."""
 
     step: str
     command: Sequence[str]
@@ -64,11 +64,11 @@ class Program:
     environment: Mapping[str, str]
     needs: Needs = Needs()
     gpu_memory_bytes: int | None = None
-    """Of this machine's smallest GPU."""
+    """Memory of this machine's smallest GPU."""
 
 
 def run_program(program: Program, report: Callable[[str], None]) -> float:
-    """Run ``program`` to its end; returns its duration in seconds.
+    """Run ``program`` to its end and return its duration in seconds.
 
     Raises ProgramFailed, which has its last lines, OutOfMemory and ProgramMissing.
     """
@@ -100,7 +100,7 @@ def run_program(program: Program, report: Callable[[str], None]) -> float:
 
 
 def clock(elapsed_s: float) -> str:
-    """``2:05`` or ``1:02:05``."""
+    """Format a time: ``2:05`` or ``1:02:05``."""
     minutes, seconds = divmod(int(elapsed_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
@@ -150,7 +150,7 @@ def _follow(
 
 
 def _read_lines(output: IO[bytes], lines: queue.Queue[str | None]) -> None:
-    """Put every line into ``lines`` (of a progress bar, its last state); None at the end."""
+    """Put every line into ``lines`` (only the last state of a progress bar); None at the end."""
     with output:
         for raw in output:
             text = raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2].strip()

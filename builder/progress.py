@@ -8,11 +8,11 @@ from engine.words import duration_in_words, in_words
 
 INTERVAL_S = 5.0
 _SPEED_S = 1.0
-"""A speed over less time says nothing."""
+"""Shortest time of a speed that says something."""
 
 
 class ProgressText:
-    """``downloading: 1.2 GiB of 4.0 GiB (30 %), 112 MiB/s, 25 s left``."""
+    """Text of a progress: ``downloading: 1.2 GiB of 4.0 GiB (30 %), 112 MiB/s, 25 s left``."""
 
     def __init__(self) -> None:
         self.what = ""
@@ -38,7 +38,7 @@ class ProgressText:
 
 
 def progress_lines(report: Callable[[str], None]) -> Progress:
-    """Report a line every few seconds."""
+    """Return a progress that reports a line every few seconds."""
     last_s, progress_text = time.monotonic(), ProgressText()
 
     def progress(done_bytes: int, total_bytes: int | None, what: str) -> None:

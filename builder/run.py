@@ -22,7 +22,7 @@ MAX_INLINE_BYTES = 64 << 20
 
 
 class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
-    """One build at a time; its engine.tar is written to ENGINE_TAR or the working directory."""
+    """Builder of one engine at a time; its engine.tar is written to ENGINE_TAR or the working directory."""
 
     def run(
         self,
@@ -33,7 +33,7 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
             default=None, description="Hugging Face token, for models that are private or gated"
         ),
     ) -> cog.Path:
-        """Build an engine; the output is engine.tar, or its URL if it is too large for a response."""
+        """Build an engine. The output is engine.tar, or its URL if it is too large for a response."""
         engine_tar = Path(os.environ.get(ENGINE_TAR_VARIABLE) or "engine.tar").absolute()
         try:
             with _alone(engine_tar):
@@ -69,7 +69,7 @@ def _alone(engine_tar: Path) -> Iterator[None]:
 
 
 def _source(config: object) -> str:
-    """The path or URL of ``config``. Without a schema Cog passes values of any type: InvalidInput.
+    """Return the path or URL of ``config``. Raises InvalidInput: without a schema Cog passes any type.
 
     The input is declared as text because Cog would download a URL itself, from any address.
     """

@@ -30,7 +30,7 @@ from engine.words import in_words, num_files
 
 @dataclass(kw_only=True)
 class Work(Sources):
-    """The state of one build, passed from step to step.
+    """State of one build, passed from step to step.
 
     ``directory`` has the engine's content, which becomes ``destination`` or is packed into it; ``scratch`` is
     for everything else and is removed after the build.
@@ -40,9 +40,9 @@ class Work(Sources):
     directory: Path
     report: Callable[[str], None]
     resources: ExitStack
-    """Closed when the build ends: locks that steps take."""
+    """Locks that steps take, closed when the build ends."""
     serves_here: bool = False
-    """The engine is a folder to be served on this machine: weights on another disk are linked, not copied."""
+    """True if the engine is to be served here: weights on another disk are linked, not copied."""
     destination: Path = field(init=False)
     model: Model = field(init=False)
     facts: EngineFacts = field(init=False)
@@ -57,19 +57,19 @@ class Step:
 
 
 class EnginePlan(ABC):
-    """How an engine kind builds a config. ``takes_weights``: whether it needs the model's weights."""
+    """Steps of an engine kind for a config. ``takes_weights`` is true if it needs the model's weights."""
 
     takes_weights = True
     embeds = False
-    """The model makes embeddings. It is known once the model's files are listed."""
+    """True if the model makes embeddings. It is known once the model's files are listed."""
     notes: Sequence[str] = ()
-    """For the config's author; they do not depend on the model."""
+    """Notes for the config's author; they do not depend on the model."""
 
     def __init__(self, config: BuildConfig) -> None:
         self.config = config
 
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
-        """Check the plan against the model's config.json and complete it; returns lines about sizes."""
+        """Check the plan against the model's config.json, complete it, and return lines about sizes."""
         return []
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""A model before its weights are downloaded: its files with their sizes, and what config.json says."""
+"""Survey of a model before its weights are downloaded: its files' sizes, and what config.json says."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from builder.weights.model_files import Model, Sources, identity
 from builder.weights.weights import obtain_model, wanted_names
 
 _CONVERTED = {".bin": 1, ".pt": 1, ".pth": 1, ".gguf": 4}
-"""How many times larger safetensors are: a quantized GGUF file becomes 16 bits a weight."""
+"""Factor by which safetensors are larger: a quantized GGUF file becomes 16 bits a weight."""
 
 
 @dataclass(frozen=True)
 class Survey:
     revision: str | None
-    """The Hub's commit; None for a folder."""
+    """Commit on the Hub; None for a folder."""
     identity: str
-    """Changes when the files do."""
+    """Digest that changes when the files do."""
     values: Mapping[str, Any]
-    """Of config.json, or of a GGUF file as if it had one; empty if neither is here."""
+    """Content of config.json, or of a GGUF file as if it had one; empty if neither is here."""
     sizes_bytes: Mapping[str, int | None]
-    """None is the size of a file for which the Hub has none."""
+    """Sizes by name; None for a file for which the Hub has none."""
     missing_bytes: int
-    """To be downloaded."""
+    """Bytes to be downloaded."""
 
     @property
     def total_bytes(self) -> int:
@@ -34,13 +34,13 @@ class Survey:
 
     @property
     def disk_bytes(self) -> int:
-        """To be written: the download, and weights in another format as safetensors, at most."""
+        """Bytes to be written: the download, and weights in another format as safetensors, at most."""
         sizes = ((PurePath(name).suffix, size or 0) for name, size in self.sizes_bytes.items())
         return self.missing_bytes + sum(_CONVERTED.get(suffix, 0) * size for suffix, size in sizes)
 
 
 def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Survey:
-    """Of a model on the Hub config.json alone is downloaded, or the header of its GGUF file.
+    """Download config.json of a model on the Hub, or the header of its GGUF file, and nothing else.
 
     A model in a tar is fetched as a whole.
     """
@@ -65,7 +65,7 @@ def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Surv
 
 
 def _announced_values(hub: Hub, snapshot: Snapshot, config: BuildConfig) -> Mapping[str, Any]:
-    """What the header of a GGUF file on the Hub says."""
+    """Return what the header of a GGUF file on the Hub says."""
     from builder.gguf.architecture import read_architecture
     from builder.gguf.header import read_header_of
 

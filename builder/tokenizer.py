@@ -18,7 +18,7 @@ _SLOW_FILES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
 def place_tokenizer(model: Model, directory: Path, *, scratch: Path, trust_remote_code: bool) -> int:
-    """Put the model's tokenizer files into ``directory``, as a fast one; returns the vocabulary size."""
+    """Put the model's tokenizer into ``directory``, as a fast one, and return the vocabulary size."""
     if "tokenizer.json" in model.files:
         for name in tokenizer_names(model.files):
             place(model.files[name], directory / name)
@@ -66,7 +66,7 @@ def _convert(model: Model, directory: Path, scratch: Path, *, trust_remote_code:
 
 
 def _write_config(model: Model, tokenizer: Tokenizer, path: Path) -> None:
-    """The minimum that transformers needs beside tokenizer.json: the class and the special tokens."""
+    """Write the minimum that transformers needs beside tokenizer.json: the class and the special tokens."""
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     known = read_object(model, "config.json") if "config.json" in model.files else {}
     for role in ("bos", "eos", "pad"):

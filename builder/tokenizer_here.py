@@ -22,16 +22,16 @@ from errors.build import BuildFailed, DownloadFailed
 from errors.settings import InvalidSetting
 
 _KIND = "paced"
-"""The kind that needs no more than a tokenizer."""
+"""Kind that needs no more than a tokenizer."""
 _END_IDS = "generation_config.json"
 _CONFIG = "config.json"
 _TOKENIZER = "a model's folder, a Hugging Face model (owner/name, owner/name@revision) or an engine's folder"
 
 
 def tokenizer_here(named: str, *, report: Callable[[str], None], progress: Progress) -> Path:
-    """The folder of an engine's files without weights; ``named`` itself if it is an engine's folder.
+    """Return the folder of an engine's files without weights; ``named`` itself if it is an engine's folder.
 
-    Raises E1006 for what is neither, and the errors of a build.
+    Raises E1006 if ``named`` is neither an engine nor a model, and the errors of a build.
     """
     file = _source(named)
     if file is None:
@@ -76,7 +76,7 @@ def _place_facts(work: Work) -> None:
 
 
 def _source(named: str) -> ConfigFile | None:
-    """The build config of a model's tokenizer; None: it names an engine's folder."""
+    """Return the build config of a model's tokenizer; None: it names an engine's folder."""
     path = Path(named)
     file = find_source(named, kind=_KIND)
     has_tokenizer = any((path / name).exists() for name in ("tokenizer.json", "tokenizer.model"))

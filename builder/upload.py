@@ -19,14 +19,14 @@ from errors.build import UploadFailed
 
 UPLOAD_URL_VARIABLE = "COG_UPLOAD_URL"
 TIMEOUT_S = 120.0
-"""Of one read or write, not of the whole upload."""
+"""Time limit of one read or write, not of the whole upload."""
 
 _OPTION = re.compile("\0--upload-url[=\0]([^\0]+)")
 _CHUNK_BYTES = 1 << 20
 
 
 def find_upload_url() -> str | None:
-    """COG_UPLOAD_URL, else the ``--upload-url`` of the Cog server whose worker this process is."""
+    """Return COG_UPLOAD_URL, else the ``--upload-url`` of the Cog server whose worker this process is."""
     if url := os.environ.get(UPLOAD_URL_VARIABLE):
         return url
     try:
@@ -39,7 +39,7 @@ def find_upload_url() -> str | None:
 
 
 def upload(path: Path, prefix: str, progress: Progress | None) -> str:
-    """Send ``path`` to below ``prefix`` and return the URL under which it can be had; else UploadFailed."""
+    """Send ``path`` to below ``prefix`` and return the URL under which it can be had. Raises UploadFailed."""
     pools = Pools(only_public=False, timeout_s=TIMEOUT_S, connections=1)
     headers = {"Content-Type": "application/x-tar", "Content-Length": str(path.stat().st_size)}
     try:
@@ -57,7 +57,7 @@ def upload(path: Path, prefix: str, progress: Progress | None) -> str:
 
 
 def _below(prefix: str, name: str) -> str:
-    """``prefix`` with the file's name added to its path: a signature stands behind it and stays."""
+    """Add the file's name to the path of ``prefix``, and keep the signature that stands behind it."""
     parts = urlsplit(prefix)
     return parts._replace(path=f"{parts.path.rstrip('/')}/{name}").geturl()
 

@@ -168,7 +168,7 @@ class BuildConfig(_Section):
 
     @property
     def engine_kind(self) -> EngineKind:
-        """The kind that is set; without one tensorrt_llm if there are programs, else transformers."""
+        """Kind that is set; without one tensorrt_llm if there are programs, else transformers."""
         if self.engine is not None:
             return self.engine
         return "tensorrt_llm" if self.program_steps else "transformers"

@@ -65,7 +65,7 @@ _OTHER_FILES = {
         *("bundled_packages_dir", "python_version", "external_package_dirs", "data_dir"),
     ),
 }
-"""What a file is that has one of the keys."""
+"""Kind of a file that has one of the keys."""
 _UNKNOWN = ("extra_forbidden", "invalid_key")
 _EXPECTED = {
     "string_type": "text (put it in quotes)",
@@ -95,7 +95,7 @@ class ConfigFile:
 
     @property
     def model_name(self) -> str:
-        """For people. Of a model in the file's own folder: the folder's name."""
+        """Name for people. A model in the file's own folder has the folder's name."""
         path = self.config.model_path
         if self.config.model_id is None and self.folder and path and Path(path).name in ("", ".."):
             return (self.folder / path).resolve().name
@@ -112,7 +112,7 @@ def read_config(source: str | Path, *, only_public: bool = False) -> ConfigFile:
 
 
 def read_text(source: str | Path, *, only_public: bool = False) -> bytes:
-    """The file at ``source`` (path, http(s) or data URL); raises E1201 and E1005."""
+    """Return the file at ``source`` (path, http(s) or data URL); raises E1201 and E1005."""
     shown, text, buffer = shown_source(source), bytearray(), memoryview(bytearray(64 << 10))
     try:
         with _open(source, only_public) as stream:
@@ -147,7 +147,7 @@ def is_config_url(source: str | Path) -> bool:
 
 
 def _data_of(url: str) -> bytes:
-    """The content of a data URL (RFC 2397)."""
+    """Return the content of a data URL (RFC 2397)."""
     header, comma, data = url.partition(",")
     content = unquote_to_bytes(data)
     try:
@@ -189,7 +189,7 @@ def _check_is_build_config(keys: dict[Any, Any]) -> None:
 
 
 def checked_token(token: str, *, key: str = TOKEN_KEY) -> SecretStr | None:
-    """``token`` without surrounding white space, None if it is empty. Errors do not contain it."""
+    """Strip ``token``; None if it is empty. Errors do not contain it."""
     stripped = token.strip()
     if not re.fullmatch(r"[!-~]*", stripped):
         raise InvalidBuildValue(key=key, expected="a Hugging Face token", value="something else (not shown)")
@@ -203,7 +203,7 @@ def shown_source(source: str | Path) -> str:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Rejects duplicate keys, of which PyYAML keeps the last."""
+    """YAML loader that rejects duplicate keys, of which PyYAML keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -239,7 +239,7 @@ def _yaml_problem(exc: Exception) -> str:
 
 
 def _is_small(value: object) -> bool:
-    """Whether ``value`` has at most MAX_CONFIG_NODES parts, aliases counted each time."""
+    """Return True if ``value`` has at most MAX_CONFIG_NODES parts, aliases counted each time."""
     pending, count = [value], 0
     while pending and count <= MAX_CONFIG_NODES:
         part, count = pending.pop(), count + 1
@@ -251,7 +251,7 @@ def _is_small(value: object) -> bool:
 
 
 def _take_token(keys: dict[Any, Any]) -> tuple[SecretStr | None, tuple[str, ...]]:
-    """The token, and a note if it is an example's ``your_token_here``: the Hub rejects a request with it."""
+    """Return the token, and a note if it is an example's ``your_token_here``, which the Hub rejects."""
     token = keys.pop(TOKEN_KEY, None)
     if token is None:
         return None, ()
@@ -285,7 +285,7 @@ def _unknown_key(path: list[str]) -> UnknownBuildKey:
 
 
 def _shown(value: object) -> str:
-    """Of a mapping or list only its type, as it may contain a token."""
+    """Return the text, or only the type of a mapping or list, as it may contain a token."""
     if isinstance(value, (dict, list, set)):
         return "a mapping" if isinstance(value, dict) else "a list"
     return shown(value)

@@ -17,9 +17,10 @@ _EXPECTED = (
 
 
 def hub_page(text: str, name: str) -> dict[str, Any] | None:
-    """The build config's keys for the model whose page, or that of its branch or file, ``text`` names.
+    """Return the build config's keys for the model whose page, or that of its branch or file, ``text`` names.
 
-    None: ``text``, the value of ``name``, is no such URL, or that of a tar. Raises E1005 for another page.
+    Return None if ``text``, the value of ``name``, is no such URL, or that of a tar. Raises E1005 for other
+    pages.
     """
     try:
         url = urlsplit(text if "://" in text else f"https://{text}")

@@ -19,11 +19,11 @@ from errors.build_config import ConflictingBuildKeys, InvalidBuildValue, Unknown
 _DATA = Path(__file__).resolve().with_suffix(".json")
 
 _SAME = {"dtype": "dtype", "max_seq_len": "max_model_len", "max_batch_size": "max_num_seqs"}
-"""Keys of every engine kind, and vLLM's names for them."""
+"""Keys of every engine kind, and their names in vLLM."""
 
 
 def _by_name(reasons: Mapping[str, str]) -> dict[str, str]:
-    """The reason of each argument, from the arguments of each reason."""
+    """Map each argument to its reason, from the arguments of each reason."""
     return {name: reason for reason, names in reasons.items() for name in names.split()}
 
 
@@ -77,7 +77,7 @@ _GONE = {
     "max_seq_len_to_capture": "write max_cudagraph_capture_size",
     "guided_decoding_backend": "write structured_outputs_config",
 }
-"""Names of earlier vLLM versions."""
+"""Names of earlier versions of vLLM."""
 
 _TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "boolean": ("true or false", (bool,)),
@@ -104,12 +104,12 @@ def _data() -> dict[str, Any]:
 
 
 def library_version() -> str:
-    """The version of vLLM that has these arguments."""
+    """Return the version of vLLM that has these arguments."""
     return str(_data()["vllm"])
 
 
 def engine_arguments(config: BuildConfig) -> dict[str, Any]:
-    """All arguments of the config, checked, by vLLM's names. Raises E1202, E1203 and E1204."""
+    """Return all arguments of the config, checked, by vLLM's names. Raises E1202, E1203 and E1204."""
     arguments = dict(config.vllm or {})
     for name, value in arguments.items():
         _check(name, value)
@@ -155,7 +155,7 @@ def _near(name: str) -> str:
 
 
 def _problem(described: Mapping[str, Any], value: object) -> str | None:
-    """What the value must be, if it is not."""
+    """Return what the value must be; None if it is."""
     if not any(_is(kind, value) for kind in described["types"]):
         return " or ".join(_TYPES[kind][0] for kind in described["types"])
     choices = described.get("choices")

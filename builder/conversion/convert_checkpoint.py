@@ -39,7 +39,7 @@ _SAME = {
 
 
 def quantization(args: argparse.Namespace, model_config: dict[str, Any]) -> dict[str, Any]:
-    """The fields of QuantConfig that ``args`` ask for; a model in Meta's FP8 says so itself."""
+    """Return the fields of QuantConfig that ``args`` ask for; a model in Meta's FP8 has its own."""
     algorithm = quant_algo.quant_algo(lambda flag: getattr(args, flag.replace("-", "_"), None))
     fields: dict[str, Any] = {"quant_algo": algorithm}
     name = algorithm or ""
@@ -62,12 +62,12 @@ def quantization(args: argparse.Namespace, model_config: dict[str, Any]) -> dict
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
-    """What is passed on to the model's class: only what was asked for, since not every class knows all."""
+    """Return what the model's class gets: only what was asked for, since not every class knows all."""
     return {name: value for name in _OPTIONS if (value := getattr(args, name))}
 
 
 def mapping(args: argparse.Namespace, rank: int) -> Any:
-    """Of one file of the checkpoint; ranks of context parallelism share files, so it knows none of them."""
+    """Return the mapping of one file of the checkpoint, shared by ranks of context parallelism."""
     from tensorrt_llm.mapping import Mapping  # type: ignore[import-not-found, unused-ignore]
 
     return Mapping(
@@ -95,7 +95,7 @@ def convert_rank(args: argparse.Namespace, quant_config: Any, rank: int) -> None
 
 
 def calibrate(args: argparse.Namespace, quant_config: Any) -> None:
-    """Quantize with activations seen on samples; the model's class writes all ranks itself."""
+    """Quantize with activations of samples. The model's class writes all ranks itself."""
     from tensorrt_llm.models import AutoModelForCausalLM
 
     model_class = AutoModelForCausalLM.get_trtllm_model_class(args.model_dir)

@@ -11,7 +11,7 @@ _FLAGS = Path(__file__).resolve().parents[1] / "trtllm" / "flags" / "0.16.0.yaml
 
 
 def make_parser(program: str, same: Mapping[str, str] | None = None) -> argparse.ArgumentParser:
-    """Takes the flags of ``program`` that need no script of TensorRT-LLM; ``same``: other name -> flag."""
+    """Make a parser of the flags of ``program`` that need no script; ``same``: other name -> flag."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name, flag in yaml.safe_load(_FLAGS.read_text())["programs"][program].items():
         if flag.get("needs_script"):

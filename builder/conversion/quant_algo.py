@@ -15,7 +15,7 @@ _WEIGHT_ONLY = {
 
 
 def quant_algo(value: Callable[[str], Any]) -> str | None:
-    """``value`` returns a flag's value; flags are checked in the order of TensorRT-LLM's scripts."""
+    """Return the QuantAlgo. ``value`` returns a flag's value; the order of checks is TensorRT-LLM's."""
     if value("use-weight-only-with-precision"):
         return _WEIGHT_ONLY[value("use-weight-only-with-precision")]
     if value("use_weight_only"):

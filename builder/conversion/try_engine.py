@@ -11,7 +11,7 @@ from typing import Any
 
 TIMEOUT_S = 300.0
 _KV_TOKENS = 256
-"""Small, as the KV cache takes nearly all of the GPU by default."""
+"""Small size, as the KV cache takes nearly all of the GPU by default."""
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def generate(executor: Any, trtllm: Any, prompt: list[int], new_tokens: int) -> Any:
-    """The final result of one request; exits with the engine's error if it fails."""
+    """Return the final result of one request. Exit with the engine's error if it fails."""
     request = trtllm.Request(
         prompt,
         max_tokens=new_tokens,
@@ -51,7 +51,7 @@ def generate(executor: Any, trtllm: Any, prompt: list[int], new_tokens: int) -> 
 
 
 def complaint(result: Any, vocab_size: int, new_tokens: int) -> str | None:
-    """What is wrong with ``result``; None if it is sound."""
+    """Return what is wrong with ``result``; None if it is sound."""
     tokens = result.output_token_ids[0]
     if len(tokens) != new_tokens:
         return f"{len(tokens)} tokens were generated instead of {new_tokens}"

@@ -15,7 +15,7 @@ from safetensors.torch import save_file  # type: ignore[import-not-found, unused
 
 
 def load(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors in ``path`` by name, mapped from the file where its format allows it."""
+    """Return the tensors in ``path`` by name, mapped from the file where its format allows it."""
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except RuntimeError:  # NOTE: files older than torch 1.6 can't be mapped
@@ -32,7 +32,7 @@ def load(path: Path) -> dict[str, torch.Tensor]:
 
 
 def without_sharing(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """``tensors`` as safetensors stores them: contiguous, none a view of another's memory."""
+    """Return ``tensors`` as safetensors stores them: contiguous, none a view of another's memory."""
     seen: set[int] = set()
     separate = {}
     for name, tensor in tensors.items():

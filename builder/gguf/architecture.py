@@ -1,4 +1,4 @@
-"""From GGUF's metadata to ``config.json``, and which tensor is which, by architecture."""
+"""Translation of GGUF's metadata to ``config.json``, and of tensor names, by architecture."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class _Architecture:
     model_type: str
     hf_class: str
     is_permuted: bool = False
-    """llama.cpp's converter interleaves the two halves of each head's query and key rows."""
+    """True if the halves of each head's query and key rows are interleaved, as by llama.cpp's converter."""
     has_qkv_bias: bool = False
     has_qk_norm: bool = False
 
@@ -41,14 +41,14 @@ class Weight:
 
 @dataclass(frozen=True)
 class Architecture:
-    """``values`` are those of config.json, ``weights`` all that the file has to have."""
+    """Parts of a model: ``values`` are those of config.json, ``weights`` all that the file must have."""
 
     values: Mapping[str, Any]
     weights: tuple[Weight, ...]
 
 
 def read_architecture(file: GgufFile) -> Architecture:
-    """What ``file`` says about its model. Raises GgufUnsupported, ModelUnusable."""
+    """Return what ``file`` says about its model. Raises GgufUnsupported, ModelUnusable."""
     architecture = _ARCHITECTURES.get(file.architecture)
     if architecture is None:
         remedy = f"supported are {', '.join(_ARCHITECTURES)}: use the model's safetensors"
@@ -62,7 +62,7 @@ def read_architecture(file: GgufFile) -> Architecture:
 
 
 def stored_dtype(file: GgufFile) -> str:
-    """The data type of the file's numbers; bfloat16 for quantized ones."""
+    """Return the data type of the file's numbers; bfloat16 for quantized ones."""
     names = {tensor.type.name for tensor in file.tensors.values() if len(tensor.shape) > 1}
     return _DTYPES.get(names.pop(), "bfloat16") if len(names) == 1 else "bfloat16"
 
@@ -110,7 +110,7 @@ def _config(file: GgufFile, architecture: _Architecture) -> dict[str, Any]:
 
 
 def _rope_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any] | None:
-    """How positions beyond those of the training are scaled: stated, or a tensor of factors (Llama 3.1)."""
+    """Return how positions beyond the training's are scaled: stated, or by a tensor (Llama 3.1)."""
     prefix = f"{file.architecture}.rope.scaling"
     kind = file.get(f"{prefix}.type", str) or "none"
     factor = file.get(f"{prefix}.factor", float)
@@ -126,7 +126,7 @@ def _rope_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any]
 
 
 def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any]:
-    """Llama 3.1's scaling whose factors are those of the tensor ``rope_freqs``."""
+    """Return Llama 3.1's scaling whose factors are in the tensor ``rope_freqs``."""
     tensor = file.tensors["rope_freqs.weight"]
     if tensor.shape != (head_dim // 2,) or tensor.type.name != "F32":
         raise file.unusable(f"its rope_freqs.weight has the shape {tensor.shape}")
@@ -183,7 +183,7 @@ def _weights(values: Mapping[str, Any], architecture: _Architecture) -> Iterator
 
 
 def _check_tensors(file: GgufFile, weights: tuple[Weight, ...]) -> None:
-    """Every weight must be there, in its shape and a type that can be read, and nothing besides."""
+    """Check that every weight is there, in its shape and a readable type, and nothing besides."""
     expected = {weight.gguf_name: weight for weight in weights}
     for name, weight in expected.items():
         tensor = file.tensors.get(name)

@@ -1,4 +1,4 @@
-"""A GGUF file as the files that transformers writes: configuration, tokenizer and safetensors."""
+"""Write a GGUF file as transformers would: configuration, tokenizer and safetensors."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def convert(model: Model, name: str, folder: Path, dtype: str | None, progress: 
 
 
 def _sampling(file: GgufFile) -> dict[str, float]:
-    """Sampling parameters that llama.cpp's converter took from the model's generation_config.json."""
+    """Return the sampling parameters that llama.cpp's converter took from generation_config.json."""
     given = {name: file.get(f"general.sampling.{key}", (int, float)) for name, key in _SAMPLING.items()}
     # NOTE: they are 32-bit floats, which have 7 digits.
     return {
@@ -67,7 +67,7 @@ def _sampling(file: GgufFile) -> dict[str, float]:
 def _write_weights(
     file: GgufFile, weights: tuple[Weight, ...], path: Path, dtype: str, progress: Progress | None
 ) -> None:
-    """Tensor by tensor and row by row, so that a model larger than the memory can be converted."""
+    """Write row by row, so that a model larger than the memory can be converted."""
     stored, number_bytes = _STORED[dtype]
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -90,7 +90,7 @@ def _write_weights(
 
 
 def _chunks(source: BinaryIO, tensor: Tensor, num_heads: int | None) -> Any:
-    """The tensor's rows as float32, some at a time."""
+    """Yield the tensor's rows as float32, some at a time."""
     source.seek(tensor.offset)
     rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
     packed: NDArray[np.uint8] = np.fromfile(source, np.uint8, tensor.size_bytes).reshape(rows, -1)

@@ -21,7 +21,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from errors.build_config import GgufUnsupported, ModelUnusable
 
 _MAX_HEADER_BYTES = 64 << 20
-"""The largest published vocabularies, of 262,144 tokens, take 16 MB."""
+"""Limit of the header. The largest published vocabularies, of 262,144 tokens, take 16 MB."""
 _MAX_DIMENSIONS = 4
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -30,7 +30,7 @@ _LEAST_VALUE_BYTES, _LEAST_TENSOR_BYTES, _LEAST_STRING_BYTES = 13, 32, 8
 
 @dataclass(frozen=True)
 class Tensor:
-    """``shape``: outermost dimension first, as in torch; ``offset`` is from the file's begin."""
+    """Tensor of a file. ``shape``: outermost dimension first, as in torch; ``offset``: from the start."""
 
     shape: tuple[int, ...]
     type: GGMLQuantizationType
@@ -44,7 +44,7 @@ class GgufFile:
 
     name: str
     path: Path | None
-    """None: its header alone is here."""
+    """Path of the file; None: its header alone is here."""
     metadata: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
 
@@ -53,7 +53,7 @@ class GgufFile:
         return str(self.metadata.get("general.architecture"))
 
     def get(self, key: str, expected: type[Any] | tuple[type[Any], ...]) -> Any:
-        """The value of ``key`` if it is of a type ``expected``; None without one. Raises ModelUnusable."""
+        """Return the value of ``key``, or None. Raises ModelUnusable if its type is not ``expected``."""
         value = self.metadata.get(key)
         if value is not None and not isinstance(value, expected):
             raise self.unusable(f"its {key} has another type than GGUF's")
@@ -73,7 +73,7 @@ def read_header(name: str, path: Path) -> GgufFile:
 
 
 def read_header_of(name: str, file_name: str, file: BinaryIO, size_bytes: int) -> GgufFile:
-    """As ``read_header``, of a ``file`` of which no more is read than the header."""
+    """Read the header of ``file``, and no more of it. Raises as ``read_header``."""
     return _Reader(name, file_name, file, size_bytes).read(None)
 
 

@@ -1,4 +1,4 @@
-"""From GGUF's vocabulary to ``tokenizer.json`` and ``tokenizer_config.json``.
+"""Translation of GGUF's vocabulary to ``tokenizer.json`` and ``tokenizer_config.json``.
 
 A GGUF file names the way in which text is split before merges (``tokenizer.ggml.pre``), and does not describe
 it. A way that is not listed here is refused: the tokenizer would work, and give the model other tokens than
@@ -32,13 +32,13 @@ _SPLITS = {
 }
 _TEMPLATE = "tokenizer.chat_template"
 _WHOLE_WORDS_FIRST = (_LLAMA3, _TEKKEN)
-"""Their words that are in the vocabulary are not merged from parts."""
+"""Kinds whose words that are in the vocabulary are not merged from parts."""
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r")
 _GPT2 = ("gpt-2", "phi-2", "olmo")
 
 
 def tokenizer_of(file: GgufFile) -> tuple[Tokenizer, dict[str, Any]]:
-    """The tokenizer and its ``tokenizer_config.json``. Raises GgufUnsupported, ModelUnusable."""
+    """Return the tokenizer and its ``tokenizer_config.json``. Raises GgufUnsupported, ModelUnusable."""
     tokens: tuple[str, ...] = file.get("tokenizer.ggml.tokens", tuple) or ()
     kinds: tuple[int, ...] = file.get("tokenizer.ggml.token_type", tuple) or (_NORMAL,) * len(tokens)
     if not tokens or len(kinds) != len(tokens) or not all(isinstance(token, str) for token in tokens):
@@ -129,7 +129,7 @@ def _sentencepiece(file: GgufFile, vocabulary: dict[str, int], tokens: tuple[str
 def _finish(
     file: GgufFile, tokenizer: Tokenizer, tokens: tuple[str, ...], *, is_sentencepiece: bool
 ) -> dict[str, Any]:
-    """Let ``tokenizer`` add the tokens of begin and end; returns its ``tokenizer_config.json``."""
+    """Let ``tokenizer`` add the tokens of begin and end, and return its ``tokenizer_config.json``."""
     roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     special = {role: _token(file, tokens, key) for role, key in roles.items()}
     is_llama3 = _SPLITS.get(str(file.metadata.get("tokenizer.ggml.pre"))) in _WHOLE_WORDS_FIRST
@@ -163,7 +163,7 @@ def _finish(
 
 
 def _chat_templates(file: GgufFile) -> dict[str, str]:
-    """By name; others than ``default`` are ``tokenizer.chat_template.NAME``."""
+    """Return templates by name; others than ``default`` are ``tokenizer.chat_template.NAME``."""
     found = {"default": file.get(_TEMPLATE, str)}
     for key in file.metadata:
         if key.startswith(f"{_TEMPLATE}."):

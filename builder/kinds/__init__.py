@@ -1,4 +1,4 @@
-"""How a build config becomes the steps of its engine kind: a module for each kind."""
+"""Plans of the engine kinds: a module for each turns a build config into steps."""
 
 import importlib
 
@@ -13,7 +13,7 @@ _MODEL_KEYS = frozenset(
 
 
 def engine_plan(config: BuildConfig) -> EnginePlan:
-    """The plan for ``config``. Raises E1204 and the errors of its kind."""
+    """Return the plan for ``config``. Raises E1204 and the errors of its kind."""
     _check_source(config)
     kind = KINDS[config.engine_kind]
     if kind.builder is None:
@@ -33,7 +33,7 @@ def engine_plan(config: BuildConfig) -> EnginePlan:
 
 
 def all_steps(planned: EnginePlan, last: Step | None = None) -> list[tuple[str, Step]]:
-    """Each with its line: number and title. The ``last`` packs an engine.tar, unless one is given."""
+    """Return each step with its line: number and title. ``last`` packs an engine.tar unless it is given."""
     steps = [*planned.steps(), last or pack_step()]
     return [(f"[{number}/{len(steps)}] {step.title}", step) for number, step in enumerate(steps, 1)]
 

@@ -12,7 +12,7 @@ from errors.build_config import ConflictingBuildKeys
 KEYS = frozenset({"paced", "max_seq_len", "max_batch_size"})
 
 DEFAULT_MAX_SEQ_LEN = 4096
-"""In tokens, if neither the config nor the tokenizer's model has one."""
+"""Tokens of prompt and output, if neither the config nor the tokenizer's model limits them."""
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 

@@ -36,7 +36,7 @@ KEYS = frozenset({"weight_format", "example_name", "convert_to_ft", "quantize", 
 
 
 class Plan(EnginePlan):
-    """The checked programs of a config; ``fit_model`` adapts them to the model."""
+    """Checked programs of a config; ``fit_model`` adapts them to the model."""
 
     def __init__(self, config: BuildConfig) -> None:
         super().__init__(config)
@@ -71,9 +71,9 @@ class _Run:
     machine: BuildHost
     values: Mapping[str, Any]
     folder: Path
-    """Where the programs run."""
+    """Folder where the programs run."""
     inputs: Mapping[str, Path]
-    """What programs read beside the model: by its path in the workspace, where it is."""
+    """Inputs of programs beside the model: source by path in the workspace."""
     engine_entry: CacheEntry
     checkpoint_entry: CacheEntry
     checkpoint_lock: ExitStack
@@ -81,7 +81,7 @@ class _Run:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.engine: Path | None = None
-        """The engine's folder, once there is one."""
+        """Folder of the engine, once there is one."""
         self.is_from_cache = False
         self.has_checkpoint = False
 
@@ -206,7 +206,7 @@ class _Run:
 
 
 def _is_on_hub(config: BuildConfig) -> bool:
-    """Whether the weights are downloaded later, when they are needed."""
+    """Return True if the weights are downloaded later, when they are needed."""
     return config.model_path is None and config.model_tar_url is None
 
 

@@ -20,7 +20,7 @@ from errors.build_config import ConflictingBuildKeys
 KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})
 
 _QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
-"""Files that describe a quantization instead of config.json: of AutoGPTQ, AutoAWQ and ModelOpt."""
+"""Files of AutoGPTQ, AutoAWQ and ModelOpt that describe a quantization instead of config.json."""
 
 _ADAPTER_CONFIG, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -79,7 +79,7 @@ def _check_model(work: Work) -> None:
 
 
 def _max_seq_len(arguments: Mapping[str, Any], model: ModelConfig) -> int | None:
-    """In tokens; None if unknown, or if vLLM chooses what fits (-1)."""
+    """Return the limit in tokens; None if unknown, or if vLLM chooses what fits (-1)."""
     asked = arguments.get("max_model_len")
     if asked == -1:
         return None
@@ -142,7 +142,7 @@ def _write_arguments(work: Work) -> None:
 
 
 def _lora_arguments(work: Work) -> dict[str, Any]:
-    """Capacity for all adapters at once and for the largest rank among them."""
+    """Return the capacity for all adapters at once and for the largest rank among them."""
     assert work.config.lora is not None
     folders = [work.directory / LORA_FOLDER / name for name in work.config.lora]
     ranks = [json.loads((folder / _ADAPTER_CONFIG).read_bytes())["r"] for folder in folders]

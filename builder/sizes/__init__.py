@@ -1,1 +1,1 @@
-"""How large things become, from a model's ``config.json`` alone: weights, KV cache, what a build needs."""
+"""Sizes from a model's ``config.json`` alone: weights, KV cache, what a build needs."""

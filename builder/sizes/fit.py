@@ -1,6 +1,6 @@
-"""Where a model fits that is not compiled: on GPUs, with how many tokens of KV cache, or in main memory.
+"""Machines that fit a model that is not compiled: GPUs, with their tokens of KV cache, or main memory.
 
-High estimates, as in ``memory.py``: what is said to fit does.
+Estimates are high, as in ``memory.py``: what is said to fit does.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,16 +31,16 @@ GPU_COUNTS = (1, 2, 4, 8)
 MARKET = {24: 22.5, 40: 39.4, 48: 44.9, 80: 79.2, 141: 139.8}
 """Memory of common GPUs: GB as sold, GiB as the driver reports."""
 MIN_SEQ_LEN = 2048
-"""Tokens. A GPU is too small if its KV cache holds fewer, and fewer than the model's limit."""
+"""Least tokens. A GPU is too small if its KV cache holds fewer, and fewer than the model's limit."""
 
 _GPU_SHARE = 0.9
-"""vLLM's default gpu_memory_utilization."""
+"""Default of vLLM's gpu_memory_utilization."""
 _STEP = Limits(max_batch_size=256, max_seq_len=MIN_SEQ_LEN, max_num_tokens=8192)
 _ROUND_TOKENS = 256
 
 
 def stored_precision(values: Mapping[str, Any]) -> Precision:
-    """The precision of the model's files; of quantized weights by their bits or their method."""
+    """Return the precision of the model's files; quantized weights' by their bits or their method."""
     config = ModelConfig(values)
     dtype = config.dtype if config.dtype in DTYPE_BYTES else "float16"
     described = values.get("quantization_config")
@@ -56,7 +56,7 @@ def stored_precision(values: Mapping[str, Any]) -> Precision:
 
 
 def running_precision(values: Mapping[str, Any], dtype: str | None, *, on_cpu: bool, half: bool) -> Precision:
-    """How the engine holds the numbers that it reads from the model's files.
+    """Return how the engine holds the numbers that it reads from the model's files.
 
     ``on_cpu``: as float32. ``half``: weights in float32 are held in 16 bits, as vLLM does.
     """
@@ -70,22 +70,22 @@ def running_precision(values: Mapping[str, Any], dtype: str | None, *, on_cpu: b
 
 @dataclass(frozen=True)
 class Demand:
-    """What one model takes of GPUs' memory. ``limit``: the model's longest sequence, in tokens."""
+    """GPU memory that one model takes. ``limit``: the model's longest sequence, in tokens."""
 
     shape: ModelShape
     precision: Precision
     limit: int
 
     def weight_bytes(self, num_gpus: int) -> int:
-        """Of each GPU."""
+        """Return the weights of each GPU."""
         return rank_weight_bytes(self.shape, self.precision, Parallelism(tp_size=num_gpus))
 
     def can_split(self, num_gpus: int) -> bool:
-        """Whether each GPU gets the same number of attention heads."""
+        """Return True if each GPU gets the same number of attention heads."""
         return self.shape.num_heads % num_gpus == 0
 
     def kv_tokens(self, gpu_bytes: float, num_gpus: int) -> int:
-        """Number of tokens of KV cache on ``num_gpus``; 0 if the model does not fit."""
+        """Return the tokens of KV cache on ``num_gpus``; 0 if the model does not fit."""
         split = Parallelism(tp_size=num_gpus)
         if not self.can_split(num_gpus):
             return 0
@@ -95,7 +95,7 @@ class Demand:
         return tokens if tokens >= min(self.limit, MIN_SEQ_LEN) else 0
 
     def max_seq_len(self, kv_tokens: int) -> int | None:
-        """The limit to write where the model's own does not fit."""
+        """Return the limit to write if the model's own does not fit."""
         return None if kv_tokens >= self.limit else kv_tokens // _ROUND_TOKENS * _ROUND_TOKENS
 
 
@@ -110,16 +110,16 @@ class GpuFit:
     gpus: int
     kv_tokens: int
     share: float
-    """Of a GPU's memory that the engine may take."""
+    """Share of a GPU's memory that the engine may take."""
 
     @property
     def is_shared(self) -> bool:
-        """Something else uses these GPUs."""
+        """True if something else uses these GPUs."""
         return self.share < _GPU_SHARE
 
 
 def fit_gpus(demanded: Demand, gpus: Sequence[GpuModel], free_bytes: Sequence[int | None]) -> GpuFit | None:
-    """The fewest of ``gpus`` on which the model fits; None if it fits on none."""
+    """Return the fewest of ``gpus`` on which the model fits; None if it fits on none."""
     for count in (count for count in GPU_COUNTS if count <= len(gpus)):
         smallest = min(gpu.memory_bytes for gpu in gpus[:count])
         free = min(smallest, *(smallest if free is None else free for free in free_bytes[:count]))
@@ -134,12 +134,12 @@ class MainMemory:
     """Main memory that a model takes where it runs without a GPU."""
 
     present_bytes: int
-    """This machine's memory."""
+    """Memory of this machine."""
     dtype: str
     weight_bytes: int
     cache: CpuCache
     least_bytes: int
-    """With the KV cache, if any, of one short sequence."""
+    """Memory with the KV cache, if any, of one short sequence."""
 
     @property
     def fits(self) -> bool:
@@ -160,7 +160,7 @@ class MainMemory:
 def main_memory(
     shape: ModelShape, precision: Precision, values: Mapping[str, Any], *, embeds: bool
 ) -> MainMemory:
-    """Return what a model takes. One that makes embeddings has no KV cache."""
+    """Return what a model takes. An embedding model has no KV cache."""
     weights, of_token = weight_bytes(shape, precision), kv_bytes_per_token(shape, precision)
     length = ModelConfig(values).max_position_embeddings or MIN_SEQ_LEN
     present = ram_here_bytes()
@@ -180,7 +180,7 @@ def main_memory(
 def size_lines(
     values: Mapping[str, Any], dtype: str | None, max_seq_len: int | None, *, needs_gpu: bool, embeds: bool
 ) -> list[str]:
-    """A plan's lines about sizes: in the precision that this machine would run, and on common GPUs."""
+    """Return a plan's lines about sizes: in the precision that this machine would run, and on common GPUs."""
     try:
         shape = shape_of(values)
     except UnknownShape as exc:
@@ -217,7 +217,7 @@ def _verdict(demanded: Demand, gpus: Sequence[Gpu]) -> str:
 def _weight_lines(
     shape: ModelShape, stored: Precision, running: Precision, max_seq_len: int | None
 ) -> list[str]:
-    """Lines about the ``stored`` weights and the KV cache of the ``running`` engine."""
+    """Return lines about the ``stored`` weights and the KV cache of the ``running`` engine."""
     of_token = kv_bytes_per_token(shape, running)
     lines = [
         f"model         {count_in_words(shape.num_parameters)} parameters, {shape.num_layers} layers",
@@ -231,7 +231,7 @@ def _weight_lines(
 
 
 def market_lines(demanded: Demand) -> Iterator[str]:
-    """A table: tokens of KV cache by memory and number of GPUs, with vLLM."""
+    """Yield a table of vLLM's tokens of KV cache by memory and number of GPUs."""
     yield f"{'GPUs (vllm)':<14}" + "".join(f"{count:>12}" for count in GPU_COUNTS)
     is_short, fits = False, []
     for sold_gb, size_gib in MARKET.items():
@@ -255,7 +255,7 @@ def market_lines(demanded: Demand) -> Iterator[str]:
 
 
 def _cheapest(fits: Sequence[tuple[int, int, int]], demanded: Demand) -> list[tuple[int, int, int]]:
-    """The smallest GPUs for the model, and the smallest for its longest sequence."""
+    """Return the smallest GPUs for the model, and the smallest for its longest sequence."""
     least = min(fits, key=lambda fit: fit[0] * fit[1], default=None)
     whole = [fit for fit in fits if fit[2] >= demanded.limit]
     longest = min(whole, key=lambda fit: fit[0] * fit[1], default=None)

@@ -14,7 +14,7 @@ from engine.machine.gpu import visible_gpus
 GIB = 1 << 30
 KV_FRACTION = 0.9
 CUDA_BYTES = GIB
-"""CUDA's context, NCCL's and cuBLAS' buffers."""
+"""Buffers of CUDA's context, NCCL and cuBLAS."""
 BLOCK_TOKENS = 64
 """Size of a block of the KV cache (trtllm-build's tokens_per_block)."""
 
@@ -25,7 +25,7 @@ _KNOWN: Mapping[int, Mapping[str, int]] = {
     89: {"L4, RTX 40xx": 24, "L40S": 48},
     90: {"H100": 80, "GH200": 96, "H200": 141},
 }
-"""By SM and name, in GiB as sold: smallest first."""
+"""GPUs by SM and name, in GiB as sold: smallest first."""
 _MLP_MATRICES_HELD = 3
 
 
@@ -36,12 +36,12 @@ class GpuModel:
 
 
 def gpus_of(sm: int) -> list[GpuModel]:
-    """The usual GPUs of architecture ``sm``, smallest memory first; empty for an unknown one."""
+    """Return the usual GPUs of architecture ``sm``, smallest memory first; empty for an unknown one."""
     return [GpuModel(name, size_gib * GIB) for name, size_gib in _KNOWN.get(sm, {}).items()]
 
 
 def gpus_here() -> list[GpuModel]:
-    """The visible GPUs whose memory is known."""
+    """Return the visible GPUs whose memory is known."""
     return [
         GpuModel(gpu.name or "GPU", gpu.total_bytes) for gpu in visible_gpus() if gpu.total_bytes is not None
     ]
@@ -53,11 +53,11 @@ class Precision:
 
     dtype: str = "float16"
     weight_bits: int | None = None
-    """None: as ``dtype``."""
+    """Bits of a weight; None: as ``dtype``."""
     group_size: int | None = None
     """Number of quantized weights that share a scale; None: a whole column."""
     kv_dtype: str | None = None
-    """None: as ``dtype``."""
+    """Data type of the KV cache; None: as ``dtype``."""
 
     @property
     def dtype_bytes(self) -> int:
@@ -68,7 +68,7 @@ class Precision:
         return DTYPE_BYTES[self.kv_dtype or self.dtype]
 
     def linear_bytes(self, num_weights: int) -> int:
-        """Of linear matrices, with their scales."""
+        """Return the size of linear matrices, with their scales."""
         if self.weight_bits is None:
             return num_weights * self.dtype_bytes
         scales = 2 * num_weights // self.group_size if self.group_size else 0
@@ -90,7 +90,7 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits that an engine is compiled for; lengths in tokens."""
+    """Limits that an engine is compiled for; lengths in tokens."""
 
     max_batch_size: int
     max_seq_len: int
@@ -104,7 +104,7 @@ def weight_bytes(shape: ModelShape, precision: Precision) -> int:
 
 
 def rank_weight_bytes(shape: ModelShape, precision: Precision, split: Parallelism) -> int:
-    """Of the largest rank. A tied output layer is counted, as an engine may store it separately."""
+    """Return the weights of the largest rank. A tied output layer counts, as an engine may store it."""
     layers = math.ceil(shape.num_layers / split.pp_size) / shape.num_layers
     linear = precision.linear_bytes(math.ceil(shape.linear_parameters * layers / split.tp_size))
     other = math.ceil(shape.other_parameters * layers)
@@ -115,7 +115,7 @@ def rank_weight_bytes(shape: ModelShape, precision: Precision, split: Parallelis
 
 
 def kv_bytes_per_token(shape: ModelShape, precision: Precision, split: Parallelism = Parallelism()) -> int:
-    """Of one rank's KV cache for one token."""
+    """Return the size of one rank's KV cache for one token."""
     layers = math.ceil(shape.num_layers / split.pp_size)
     if shape.latent_size is not None:
         return layers * shape.latent_size * precision.kv_bytes
@@ -124,12 +124,12 @@ def kv_bytes_per_token(shape: ModelShape, precision: Precision, split: Paralleli
 
 
 def kv_bytes_per_sequence(kv_bytes_of_token: int, length_tokens: int) -> int:
-    """For a sequence of ``length_tokens``, in whole blocks."""
+    """Return the size for a sequence of ``length_tokens``, in whole blocks."""
     return kv_bytes_of_token * math.ceil(length_tokens / BLOCK_TOKENS) * BLOCK_TOKENS
 
 
 def activation_bytes(shape: ModelShape, precision: Precision, split: Parallelism, limits: Limits) -> int:
-    """Of one rank while it computes its largest batch: an estimate."""
+    """Estimate the activations of one rank while it computes its largest batch."""
     heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_size / split.tp_size
     mlp = _MLP_MATRICES_HELD * shape.intermediate_size / split.tp_size
     of_tokens = limits.max_num_tokens * (3 * shape.hidden_size + heads + mlp) * precision.dtype_bytes
@@ -145,14 +145,14 @@ class ServingMemory:
     activation_bytes: int
     kv_token_bytes: int
     kv_sequence_bytes: int
-    """Of a sequence of the maximum length."""
+    """KV cache of a sequence of the maximum length."""
 
     def is_possible_on(self, gpu: GpuModel) -> bool:
-        """Whether the weights alone fit."""
+        """Return True if the weights alone fit."""
         return self.weight_bytes < gpu.memory_bytes
 
     def kv_tokens(self, gpu: GpuModel) -> int:
-        """Number of tokens for whose KV cache there is memory."""
+        """Return the number of tokens for whose KV cache there is memory."""
         free_bytes = gpu.memory_bytes - self.weight_bytes - self.activation_bytes - CUDA_BYTES
         return max(int(free_bytes * KV_FRACTION) // self.kv_token_bytes, 0)
 
@@ -163,14 +163,14 @@ class ServingMemory:
         return beside + int(self.kv_sequence_bytes / KV_FRACTION)
 
     def sequences(self, gpu: GpuModel) -> int:
-        """Number of concurrent sequences of the maximum length."""
+        """Return the number of concurrent sequences of the maximum length."""
         return self.kv_tokens(gpu) * self.kv_token_bytes // self.kv_sequence_bytes
 
 
 def serving_memory(
     shape: ModelShape, precision: Precision, split: Parallelism, limits: Limits
 ) -> ServingMemory:
-    """Of the largest rank."""
+    """Return the memory of the largest rank."""
     of_token = kv_bytes_per_token(shape, precision, split)
     return ServingMemory(
         weight_bytes=rank_weight_bytes(shape, precision, split),

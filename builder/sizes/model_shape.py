@@ -1,4 +1,4 @@
-"""A model's shape: the number of layers, heads and parameters that its ``config.json`` describes.
+"""Shape of a model: the number of layers, heads and parameters that its ``config.json`` describes.
 
 Norms and biases are not counted: they are less than 0.2 % of published models. A test compares the other
 parameters with those of transformers' own model, for every family.
@@ -18,14 +18,14 @@ class Family:
     """The matrices of a model family, which ``config.json`` does not describe."""
 
     is_gated: bool = True
-    """The MLP has a third matrix, the gate."""
+    """True if the MLP has a third matrix, the gate."""
     has_positions: bool = False
-    """Learned position embeddings."""
+    """True if position embeddings are learned."""
     position_offset: int = 0
     is_tied: bool = False
-    """Unless the config has tie_word_embeddings."""
+    """Default of tie_word_embeddings."""
     multi_query: str | None = None
-    """The config's key for one KV head, or ``multi_query_group_num`` of them (``key=default``)."""
+    """Key of the config for one KV head, or ``multi_query_group_num`` of them (``key=default``)."""
     multi_query_unless_new: bool = False
     halves_intermediate: bool = False
 
@@ -54,12 +54,12 @@ _FAMILIES: Mapping[str, Family] = {
 
 
 class UnknownShape(Exception):
-    """The config lacks a number that the sizes depend on; the text is its key."""
+    """Error of a config that lacks a number that the sizes depend on; the text is its key."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Parameter counts are numbers of weights, of all layers."""
+    """Shape of a model. Parameter counts are numbers of weights, of all layers."""
 
     model_type: str
     is_known: bool
@@ -73,14 +73,14 @@ class ModelShape:
     vocab_size: int
     num_experts: int
     latent_size: int | None
-    """With multi-head latent attention, the values cached per token and layer."""
+    """Values cached per token and layer with multi-head latent attention."""
     linear_parameters: int
-    """In attention and MLP matrices, experts included: those that quantization shrinks."""
+    """Number of weights in attention and MLP matrices, experts included: those that quantization shrinks."""
     other_parameters: int
-    """Routers and position embeddings."""
+    """Number of weights in routers and position embeddings."""
     embedding_parameters: int
     head_parameters: int
-    """Of the output layer; 0 where it shares the embedding."""
+    """Number of weights in the output layer; 0 where it shares the embedding."""
 
     @property
     def num_parameters(self) -> int:
@@ -89,7 +89,7 @@ class ModelShape:
 
 
 def shape_of(values: Mapping[str, Any]) -> ModelShape:
-    """The shape that the ``values`` of a config.json describe. Raises UnknownShape."""
+    """Return the shape that the ``values`` of a config.json describe. Raises UnknownShape."""
     inner = values.get("text_config")
     described = {**values, **inner} if isinstance(inner, dict) else dict(values)
     model_type = str(described.get("model_type", ""))
@@ -147,7 +147,7 @@ class _Counter:
         return self._hidden * 2 * (self._heads + self._kv_heads) * self._head_size
 
     def _latent_attention(self, latent: int) -> int:
-        """DeepSeek's multi-head latent attention: low-rank keys, values and, in some models, queries."""
+        """Count DeepSeek's latent attention: low-rank keys, values and, in some models, queries."""
         content = self._required("qk_nope_head_dim")
         rotary = self._required("qk_rope_head_dim")
         value = self._required("v_head_dim")
@@ -201,7 +201,7 @@ class _Counter:
         return found
 
     def _number(self, *keys: str, section: str = "") -> int | None:
-        """The first positive whole number under one of ``keys``, in ``section`` before the top level."""
+        """Return the first positive whole number under one of ``keys``, in ``section`` before the top."""
         inner = self._values.get(section)
         places = [inner, self._values] if isinstance(inner, dict) else [self._values]
         found = (place.get(key) for place in places for key in keys)

@@ -1,1 +1,1 @@
-"""TensorRT-LLM's programs: their flags, what a config asks of them, and what old configs called them."""
+"""Programs of TensorRT-LLM: their flags, what a config asks of them, and what old configs called them."""

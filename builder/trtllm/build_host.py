@@ -1,4 +1,4 @@
-"""The machine that builds: TensorRT-LLM compiles an engine for the GPU of this machine only."""
+"""Machine that builds: TensorRT-LLM compiles an engine for the GPU of this machine only."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class BuildHost:
 
     @property
     def gpu_words(self) -> str:
-        """``1 x A10 (22.5 GiB), SM 86``."""
+        """GPUs in words: ``1 x A10 (22.5 GiB), SM 86``."""
         if not self.gpus:
             return f"a GPU, SM {self.sm}"
         first = self.gpus[0]
@@ -30,7 +30,7 @@ class BuildHost:
 
 
 def find_build_host(config: BuildConfig, build: TrtllmBuild) -> BuildHost:
-    """This machine. Raises E1222, E1231 and E2309 if it can't build the config's engine."""
+    """Describe this machine. Raises E1222, E1231 and E2309 if it can't build the config's engine."""
     wanted = config.target.sm if config.target is not None else None
     sm = detected_sm()
     if sm is None:
@@ -57,7 +57,7 @@ def find_build_host(config: BuildConfig, build: TrtllmBuild) -> BuildHost:
 
 
 def gpus_for(config: BuildConfig) -> list[GpuModel]:
-    """GPUs for the engine: this machine's smallest if the architecture matches, else all known ones."""
+    """Return GPUs for the engine: this machine's smallest if the architecture matches, else all known."""
     here = detected_sm()
     wanted = config.target.sm if config.target is not None and config.target.sm is not None else here
     if wanted is None:

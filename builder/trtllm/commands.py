@@ -1,4 +1,4 @@
-"""The command line of each program: TensorRT-LLM's own script where there is one, else the built-in one."""
+"""Command line of each program: TensorRT-LLM's own script where there is one, else the built-in one."""
 
 import hashlib
 import os
@@ -33,7 +33,7 @@ _WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True)
 class Command:
-    """``words`` run in the workspace; ``output_dir`` is relative to it."""
+    """Command of a program: ``words`` run in the workspace; ``output_dir`` is relative to it."""
 
     call: ProgramCall
     words: tuple[str, ...]
@@ -50,13 +50,13 @@ class Command:
 
     @property
     def calibrates(self) -> bool:
-        """Whether it may download calibration samples from the Hub; any unknown script may."""
+        """True if it may download calibration samples from the Hub, as any unknown script may."""
         if self.call.program == CONVERT:
             return self.call.value("smoothquant") is not None or bool(self.call.value("int8_kv_cache"))
         return self.call.program != BUILD
 
     def cache_facts(self) -> dict[str, Any]:
-        """What determines the result: the program and the arguments that differ from its defaults."""
+        """Return what determines the result: the program and the arguments that differ from its defaults."""
         facts: dict[str, Any] = {"program": self.call.program}
         for name, given in self.call.args.items():
             flag = find_flag(self.call.program, name)
@@ -69,14 +69,14 @@ class Command:
 
 
 def commands_of(config: BuildConfig, build: TrtllmBuild) -> dict[str, Command]:
-    """Each program's command, by key. Raises E1232, and E1203 for paths outside the workspace."""
+    """Return each program's command, by key. Raises E1232, and E1203 for paths outside the workspace."""
     return {call.key: _command(config, call) for call in build.calls}
 
 
 def cache_facts(
     config: BuildConfig, commands: Iterable[Command], inputs: Mapping[str, Path]
 ) -> dict[str, Any]:
-    """What determines the result of ``commands``: equal facts give an equal checkpoint or engine."""
+    """Return what determines the result of ``commands``: equal facts give an equal checkpoint or engine."""
     facts = {name: value for command in commands for name, value in command.cache_facts().items()}
     facts |= {f"config: inputs.{name}": looks(path) for name, path in inputs.items()}
     if config.weight_format is not None:
@@ -99,7 +99,7 @@ def _command(config: BuildConfig, call: ProgramCall) -> Command:
 
 
 def trtllm_build() -> str:
-    """The program's path: in the folder of the engine environment's Python, else on PATH."""
+    """Return the program's path: in the folder of the engine environment's Python, else on PATH."""
     beside = Path(engine_python()).absolute().parent / BUILD
     return str(beside) if beside.exists() else shutil.which(BUILD) or str(beside)
 
@@ -121,7 +121,7 @@ def _find_script(config: BuildConfig, call: ProgramCall) -> Path:
 
 
 def _not_built_in(call: ProgramCall) -> str | None:
-    """Why a built-in converter can't run ``call``; None if it can."""
+    """Return why a built-in converter can't run ``call``; None if it can."""
     if call.program not in (CONVERT, QUANTIZE):
         return "the built-in converter does not replace it"
     for name, value in call.args.items():
@@ -133,7 +133,7 @@ def _not_built_in(call: ProgramCall) -> str | None:
 
 
 def _in_examples(examples: Path, config: BuildConfig, call: ProgramCall) -> Path | None:
-    """The script below ``examples``; links that lead out of that folder are ignored."""
+    """Find the script below ``examples``. Links that lead out of that folder are ignored."""
     assert call.script is not None
     for folder in filter(None, (config.example_name, "quantization" if call.program == QUANTIZE else None)):
         found = (examples / folder / call.script).resolve()

@@ -23,12 +23,12 @@ _TRIAL = Path(__file__).resolve().parents[1] / "conversion" / "try_engine.py"
 _LEAST_PART, _GREATEST_PART = 0.4, 4.0
 """Accepted size of a rank's engine, relative to its weights."""
 _ALLOWANCE_BYTES = 64 << 20
-"""Of an engine's other content."""
+"""Size of an engine's other content."""
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """The parts of an engine's ``config.json`` that are checked or go into the manifest."""
+    """Parts of an engine's ``config.json`` that are checked or go into the manifest."""
 
     version: str
     pretrained: Mapping[str, Any]
@@ -58,7 +58,7 @@ def check_checkpoint(step: str, folder: Path, build: TrtllmBuild) -> None:
 
 
 def read_engine(folder: Path) -> EngineConfig:
-    """The engine's config. Raises EngineUnsound if it is missing or invalid."""
+    """Return the engine's config. Raises EngineUnsound if it is missing or invalid."""
     step = "build"
     config = _read_object(step, folder / "config.json")
     pretrained, build = config.get("pretrained_config"), config.get("build_config")
@@ -75,7 +75,7 @@ def read_engine(folder: Path) -> EngineConfig:
 def check_engine(
     folder: Path, build: TrtllmBuild, sizing: Sizing | None, *, is_quantized_already: bool
 ) -> EngineConfig:
-    """The engine's config. Raises EngineUnsound if something in ``folder`` differs from ``build``.
+    """Return the engine's config. Raises EngineUnsound if something in ``folder`` differs from ``build``.
 
     ``is_quantized_already``: the model's weights are quantized, so ``build`` need not quantize them.
     """
@@ -92,7 +92,7 @@ def check_engine(
 def try_engine(
     folder: Path, engine: EngineConfig, gpus: Sequence[GpuModel], needs: Needs, report: Callable[[str], None]
 ) -> None:
-    """Generate a few tokens. Raises EngineUnsound if they are invalid; reports why it can't be tried."""
+    """Generate a few tokens. Raises EngineUnsound if they are invalid. Reports why it can't be tried."""
     if (reason := _why_not(engine, len(gpus))) is not None:
         report(f"not tried: {reason}")
         return

@@ -1,4 +1,4 @@
-"""The flags of TensorRT-LLM's programs (``flags/<version>.yaml``), by which a config's arguments are checked.
+"""Flags of TensorRT-LLM's programs (``flags/<version>.yaml``), by which a config's arguments are checked.
 
 A program is known by its file name: ``trtllm-build``, ``quantize.py``, ``convert_checkpoint.py``. The
 arguments of any other script are passed on unchecked.
@@ -60,7 +60,7 @@ class Flag:
         return {"switch": "empty, true or false", "path": "a path"}.get(self.type, "text")
 
     def allows(self, value: Argument) -> bool:
-        """Whether the program accepts ``value``; None is the flag without a value."""
+        """Return True if the program accepts ``value``; None is the flag without a value."""
         if self.is_switch:
             return value is None or isinstance(value, bool)
         if value is None:
@@ -75,7 +75,7 @@ class Flag:
 
 @cache
 def flags_of(program: str) -> Mapping[str, Flag] | None:
-    """The flags of ``program`` by name and by alias; None for an unknown program."""
+    """Return the flags of ``program`` by name and by alias; None for an unknown program."""
     table = _data()["programs"].get(program)
     if table is None:
         return None
@@ -84,12 +84,12 @@ def flags_of(program: str) -> Mapping[str, Flag] | None:
 
 
 def program_of(step: ProgramStep) -> str:
-    """The program of ``step``: a script's file name, else trtllm-build."""
+    """Return the program of ``step``: a script's file name, else trtllm-build."""
     return PurePosixPath(step.script).name if step.script else BUILD
 
 
 def find_flag(program: str, name: str, example_name: str | None = None) -> Flag | None:
-    """The flag ``name``, unless only other examples' scripts have it."""
+    """Return the flag ``name``, unless only other examples' scripts have it."""
     flag = (flags_of(program) or {}).get(name)
     return flag if flag is not None and _belongs(flag, example_name) else None
 
@@ -110,7 +110,7 @@ def check_arguments(program: str, args: Arguments, *, where: str, example_name: 
 
 
 def argv(args: Arguments, program: str = "") -> list[str]:
-    """The command line of ``args``, in their order: ``--name value``, or ``--name`` for an empty value.
+    """Return the command line of ``args``, in their order: ``--name value``, or ``--name`` without a value.
 
     Zero, false and true are values, except for a switch of a known program: true sets it, false omits it.
     """
@@ -146,7 +146,7 @@ def _belongs(flag: Flag, example_name: str | None) -> bool:
 
 
 def _number(value: Argument, *, whole: bool) -> float | None:
-    """``value`` as the program reads it; None if it is not a valid number."""
+    """Return ``value`` as the program reads it; None if it is not a valid number."""
     if isinstance(value, bool) or (whole and isinstance(value, float)):
         return None
     try:

@@ -13,7 +13,7 @@ MODELS_DIRECTORY = "/src/models"
 
 
 def resolve(path: str) -> str:
-    """The absolute path that ``path`` was in the original."""
+    """Return the absolute path that ``path`` was in the original."""
     return posixpath.normpath(posixpath.join(WORKING_DIRECTORY, path))
 
 
@@ -22,7 +22,7 @@ def is_same(path: str, other: str) -> bool:
 
 
 def model_directory(config: BuildConfig) -> str:
-    """Where a config's programs read the model."""
+    """Return the folder where a config's programs read the model."""
     return f"{MODELS_DIRECTORY}/{config.model_id or config.model_path or 'model'}"
 
 

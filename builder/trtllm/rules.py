@@ -19,7 +19,7 @@ from errors.build_config import (
 AWQ_CALIB_SIZE = 32
 """Maximum number of samples that quantize.py uses for AWQ."""
 SMS = {80: "Ampere", 86: "Ampere", 89: "Ada", 90: "Hopper"}
-"""The architectures that TensorRT-LLM 0.16.0 compiles for; Volta and Blackwell are not among them."""
+"""Architectures that TensorRT-LLM 0.16.0 compiles for; Volta and Blackwell are not among them."""
 _FP8_SM, _FP8_GEMM_SM = 89, 90
 _FP8_WEIGHTS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "W4A8_AWQ")
 _QUANTIZATION_FLAGS = ("use_weight_only", "smoothquant", "use_fp8", "use_fp8_rowwise", "use_qserve")
@@ -35,12 +35,15 @@ _NEEDS = (
 
 
 def is_unversioned(config: BuildConfig) -> bool:
-    """Whether it is a TensorRT-LLM config that names no version, as those of cog-trt-llm."""
+    """Return True for a TensorRT-LLM config that names no version, as those of cog-trt-llm."""
     return config.engine_kind == "tensorrt_llm" and config.version is None
 
 
 def check(config: BuildConfig) -> tuple[TrtllmBuild, list[str]]:
-    """The build that ``config`` describes, with notes for its author. Raises E1203, E1204, E1220-E1222."""
+    """Return the build that ``config`` describes, with notes for its author.
+
+    Raises E1203, E1204, E1220-E1222.
+    """
     _check_nvfp4(config)
     build = summarize(config)
     if config.target is not None:
@@ -93,7 +96,7 @@ def _check_nvfp4(config: BuildConfig) -> None:
 
 
 def _fp8_uses(build: TrtllmBuild) -> Iterator[tuple[str, object, int]]:
-    """Key, value and minimum SM of everything in ``build`` that computes or stores FP8."""
+    """Yield key, value and minimum SM of everything in ``build`` that computes or stores FP8."""
     key = build.checkpoint.key if build.checkpoint else "build"
     if build.quantization in _FP8_WEIGHTS:
         yield f"{key} (quantization)", build.quantization, _FP8_SM

@@ -28,7 +28,7 @@ from engine.words import count_in_words, in_words
 from errors.build_config import ConflictingBuildKeys, ModelTooLarge, SequenceTooLong
 
 DEFAULT_MAX_SEQ_LEN = 2048
-"""trtllm-build's default, in tokens, for a model without a number of positions."""
+"""Default of trtllm-build, in tokens, for a model without a number of positions."""
 _SCALED_IN_CONFIG = ("su", "longrope", "llama3")
 """Kinds of rotary scaling whose factor is included in max_position_embeddings."""
 _BUILD_COPIES = 2.5
@@ -47,13 +47,13 @@ class Sizing:
     limits: Limits
     serving: ServingMemory
     source_bytes: int
-    """Of the downloaded weights."""
+    """Size of the downloaded weights."""
     checkpoint_bytes: int
     needs: Mapping[str, Needs]
 
     @property
     def engine_bytes(self) -> int:
-        """Of all ranks' files, at most."""
+        """Size of all ranks' files, at most."""
         return self.serving.weight_bytes * self.split.world_size
 
     @property
@@ -62,7 +62,7 @@ class Sizing:
 
 
 def fit(build: TrtllmBuild, values: Mapping[str, Any]) -> tuple[TrtllmBuild, list[str]]:
-    """``build`` for this model, with notes. Raises E1204 and E1223."""
+    """Fit ``build`` to this model; return it and notes. Raises E1204, E1223."""
     build = _of_checkpoint(build, values)
     try:
         shape = shape_of(values)
@@ -78,7 +78,7 @@ def fit_model(
     num_heads: int | None = None,
     num_kv_heads: int | None = None,
 ) -> tuple[TrtllmBuild, list[str]]:
-    """``build`` for a model of ``limit`` positions (None: unknown), with notes. Raises E1204 and E1223."""
+    """Fit ``build`` to ``limit`` positions (None: unknown); return it and notes. Raises E1204, E1223."""
     _check_split(build, num_layers, num_heads, num_kv_heads)
     if limit is None:
         return build, []
@@ -101,7 +101,7 @@ def fit_model(
 
 
 def _check_split(build: TrtllmBuild, layers: int | None, heads: int | None, kv_heads: int | None) -> None:
-    """tp_size GPUs share the heads, pp_size GPUs the layers."""
+    """Check that tp_size GPUs can share the heads, and pp_size GPUs the layers."""
     tp_size, pp_size = build.tp_size, build.pp_size
     problem = None
     if heads is not None and heads % tp_size:
@@ -115,7 +115,7 @@ def _check_split(build: TrtllmBuild, layers: int | None, heads: int | None, kv_h
 
 
 def positions(values: Mapping[str, Any]) -> int | None:
-    """Maximum sequence length in tokens: the model's positions as trtllm-build scales them."""
+    """Return the maximum length in tokens: the model's positions as trtllm-build scales them."""
     limit = ModelConfig(values).max_position_embeddings
     scaling = values.get("rope_scaling") or values.get("rotary_scaling")
     if limit is None or not isinstance(scaling, dict):
@@ -128,7 +128,7 @@ def positions(values: Mapping[str, Any]) -> int | None:
 
 
 def size(build: TrtllmBuild, values: Mapping[str, Any]) -> Sizing:
-    """The sizes of ``build``, a result of ``fit``. Raises UnknownShape."""
+    """Return the sizes of ``build``, a result of ``fit``. Raises UnknownShape."""
     shape = shape_of(values)
     precision = _precision(build, values)
     split = Parallelism(build.tp_size, build.pp_size, build.cp_size)
@@ -167,7 +167,7 @@ def check_fits(sizing: Sizing, build: TrtllmBuild, model: str, gpus: list[GpuMod
 
 
 def _of_checkpoint(build: TrtllmBuild, values: Mapping[str, Any]) -> TrtllmBuild:
-    """Completed from the model's config if the model is a TensorRT-LLM checkpoint."""
+    """Complete ``build`` from the model's config if the model is a TensorRT-LLM checkpoint."""
     mapping, quantization = values.get("mapping"), values.get("quantization")
     if build.checkpoint is not None or not isinstance(mapping, dict):
         return build

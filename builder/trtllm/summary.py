@@ -1,4 +1,4 @@
-"""What a TensorRT-LLM config describes, from its programs' arguments: a frozen ``TrtllmBuild``."""
+"""Content of a TensorRT-LLM config, from its programs' arguments: a frozen ``TrtllmBuild``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ _OUTPUT_FLAGS = ("output_dir", "output-model-dir")
 
 @dataclass(frozen=True)
 class ProgramCall:
-    """One program to run: ``args`` are the config's, with the folders that it leaves out."""
+    """Program to run: ``args`` are the config's, with the folders that it leaves out."""
 
     key: str
     program: str
@@ -41,9 +41,9 @@ class ProgramCall:
     args: Mapping[str, Argument] = field(hash=False)
 
     def value(self, name: str) -> Any:
-        """The argument ``name`` as the program reads it, or the program's default.
+        """Return the argument ``name`` as the program reads it, or the program's default.
 
-        A switch is true or false. For an unknown program, the argument as given.
+        A switch is true or false. An unknown program's argument is returned as given.
         """
         flag = find_flag(self.program, name)
         if flag is None:
@@ -61,11 +61,11 @@ class ProgramCall:
 
 @dataclass(frozen=True)
 class TrtllmBuild:
-    """What is built. Sizes are in tokens and sequences; quantizations have QuantAlgo's names.
+    """Engine to build. Sizes are in tokens and sequences; quantizations have QuantAlgo's names.
 
-    ``checkpoint`` is the program that makes the checkpoint, None if the model is one: its parallelism,
-    dtype and quantization are then unknown. ``dtype`` may be ``auto``: the model's. ``max_seq_len``
-    counts prompt and output; None: the model's positions.
+    ``checkpoint`` is the program that makes the checkpoint, None if the model is one: its parallelism, dtype
+    and quantization are then unknown. ``dtype`` may be ``auto``: the model's. ``max_seq_len`` counts prompt
+    and output; None: the model's positions.
     """
 
     calls: tuple[ProgramCall, ...]
@@ -127,7 +127,7 @@ def _call(config: BuildConfig, key: str, step: ProgramStep) -> ProgramCall:
 def _with_folders(
     config: BuildConfig, key: str, step: ProgramStep, args: dict[str, Argument]
 ) -> dict[str, Argument]:
-    """``args`` with the folders that the config leaves out. Raises E1204 if folders contradict each other."""
+    """Add the folders that the config leaves out to ``args``. Raises E1204 if folders contradict."""
     if key != "build" and not _first(args, _MODEL_FLAGS):
         args = {"model_dir": model_directory(config), **args}
     given = _first(args, _OUTPUT_FLAGS)
@@ -140,7 +140,7 @@ def _with_folders(
 
 
 def _checkpoint(config: BuildConfig, calls: Sequence[ProgramCall]) -> ProgramCall | None:
-    """The program whose output trtllm-build reads."""
+    """Return the program whose output trtllm-build reads."""
     *earlier, build = calls
     if build.args.get("model_config") is not None and "checkpoint_dir" not in build.args:
         return None

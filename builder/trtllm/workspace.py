@@ -23,7 +23,7 @@ _NEED_NOT_EXIST = frozenset({"output_dir", "output-model-dir", "output_timing_ca
 
 
 def relative(given: str, key: str) -> str:
-    """``given`` relative to the workspace; E1203, which names ``key``, if it is outside."""
+    """Return ``given`` relative to the workspace. Raises E1203, which names ``key``, if it is outside."""
     path = posixpath.relpath(resolve(given), WORKING_DIRECTORY)
     if path == ".." or path.startswith("../"):
         raise InvalidBuildValue(key=key, expected=f"a path inside {WORKING_DIRECTORY}", value=repr(given))
@@ -31,7 +31,7 @@ def relative(given: str, key: str) -> str:
 
 
 def check_output(call: ProgramCall) -> None:
-    """E1203 if the program would write over the model or into the workspace itself."""
+    """Raise E1203 if the program would write over the model or into the workspace itself."""
     path = relative(call.output_dir, f"{call.key}.output_dir")
     if path == "." or PurePosixPath(path).parts[0] == posixpath.basename(MODELS_DIRECTORY):
         expected = f"a folder of its own, outside {MODELS_DIRECTORY}"
@@ -58,10 +58,10 @@ def _relative_argument(call: ProgramCall, name: str, value: Argument) -> Argumen
 def find_inputs(
     config: BuildConfig, calls: Sequence[ProgramCall], folders: Sequence[Path]
 ) -> dict[str, Path]:
-    """What the programs read beside the model (LoRA weights, calibration texts): by path, where it is.
+    """Return what the programs read beside the model (LoRA weights, calibration texts): source by path.
 
-    A config names them by paths relative to itself. Each is looked up in ``folders``, in order; E1203 for one
-    that is in none of them.
+    A config names them by paths relative to itself. Each is looked up in ``folders``, in order. Raises E1203
+    if one is in none of them.
     """
     made = [model_directory(config), *(call.output_dir for call in calls)]
     made = [relative(path, "output_dir") for path in made]
@@ -85,7 +85,7 @@ def _read_paths(call: ProgramCall) -> list[tuple[str, str]]:
 
 
 def _find(path: str, key: str, folders: Sequence[Path]) -> Path:
-    """The first match; links that lead out of its folder are ignored."""
+    """Return the first match; links that lead out of its folder are ignored."""
     for folder in folders:
         found = (folder / path).resolve()
         if found.exists() and found.is_relative_to(folder.resolve()):

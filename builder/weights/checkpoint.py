@@ -1,4 +1,4 @@
-"""What a model's files say about it, and whether its weights are all there."""
+"""Read what a model's files say about it, and check that its weights are all there."""
 
 import json
 import tarfile
@@ -28,12 +28,12 @@ class ModelConfig:
 
     @property
     def max_position_embeddings(self) -> int | None:
-        """In tokens; None where the architecture has no limit or does not state it."""
+        """Number of tokens; None where the architecture has no limit or does not state it."""
         found = self._first(LENGTH_KEYS)
         return found if isinstance(found, int) and found > 0 else None
 
     def max_seq_len(self, asked: int | None, remedy: str = "") -> int | None:
-        """``asked`` tokens, else the model's limit; None if neither is known. E1203 above the limit."""
+        """Return ``asked``, else the model's limit, else None, in tokens. Raises E1203 above the limit."""
         limit = self.max_position_embeddings
         if limit is not None and asked is not None and asked > limit:
             expected = f"at most {limit}, the model's max_position_embeddings{remedy}"
@@ -47,7 +47,7 @@ class ModelConfig:
 
     @property
     def quantization(self) -> str | None:
-        """How the weights are quantized, by transformers' name for the method."""
+        """Method by which the weights are quantized, by transformers' name."""
         described = self.values.get("quantization_config")
         method = described.get("quant_method") if isinstance(described, dict) else None
         return method if isinstance(method, str) else None
@@ -60,14 +60,14 @@ class ModelConfig:
 
 
 def read_config(model: Model) -> ModelConfig:
-    """The model's ``config.json``; ModelUnusable if there is none or it is not a JSON object."""
+    """Return the model's ``config.json``. Raises ModelUnusable if there is no such JSON object."""
     if "config.json" not in model.files:
         raise model.unusable("it has no config.json")
     return ModelConfig(read_object(model, "config.json"))
 
 
 def read_object(model: Model, name: str) -> dict[str, Any]:
-    """The JSON object in the file ``name``; ModelUnusable if it is something else."""
+    """Return the JSON object in the file ``name``. Raises ModelUnusable if it is something else."""
     try:
         content = json.loads(model.files[name].read_bytes())
     except (ValueError, RecursionError) as exc:
@@ -100,7 +100,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def safetensors_dtype(model: Model, names: Iterable[str]) -> str | None:
-    """The commonest data type of the tensors in the safetensors files ``names``, each checked to be whole."""
+    """Return the commonest data type of the tensors in the safetensors files ``names``, and check these."""
     counts: Counter[str] = Counter()
     for name in names:
         counts.update(_tensor_dtypes(model, name))
@@ -108,7 +108,7 @@ def safetensors_dtype(model: Model, names: Iterable[str]) -> str | None:
 
 
 def _tensor_dtypes(model: Model, name: str) -> list[str]:
-    """The data type of every tensor, from the header alone: 8 bytes of its length, then JSON."""
+    """Return the data type of every tensor, from the header: 8 bytes of its length, then JSON."""
     path = model.files[name]
     size_bytes = path.stat().st_size
     with path.open("rb") as file:

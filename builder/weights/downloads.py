@@ -24,9 +24,9 @@ from errors.download import SourceChanged
 
 NUM_PARALLEL = 8
 NUM_TRIES = 5
-"""In a row that bring no byte."""
+"""Tries in a row that bring no byte, after which a download fails."""
 RETRY_DELAY_S = 1.0
-"""Before the first retry; doubles with each try that brings no byte."""
+"""Wait before the first retry. It doubles with each try that brings no byte."""
 READ_TIMEOUT_S = 30.0
 CHUNK_BYTES = 256 << 10
 
@@ -35,13 +35,13 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Digest:
-    """An announced hash: ``sha256`` of the content, or git's ``blob`` SHA-1 of it."""
+    """Announced hash: ``sha256`` of the content, or git's ``blob`` SHA-1 of it."""
 
     algorithm: str
     hex: str
 
     def of_file(self, path: Path) -> str:
-        """The same hash of the file at ``path``, hexadecimal."""
+        """Compute the same hash of the file at ``path``, hexadecimal."""
         if self.algorithm == "sha256":
             state = hashlib.sha256()
         else:
@@ -54,7 +54,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Download:
-    """One file to download; ``authorization`` is sent to the host of ``url`` alone."""
+    """File to download; ``authorization`` is sent to the host of ``url`` alone."""
 
     model_id: str
     name: str
@@ -70,7 +70,7 @@ class Download:
 
     @property
     def missing_bytes(self) -> int:
-        """0 if the file is there or its size is not known."""
+        """Bytes to download; 0 if the file is there or its size is not known."""
         if self.destination.exists() or self.size_bytes is None:
             return 0
         arrived = self.incomplete.stat().st_size if self.incomplete.exists() else 0
@@ -78,7 +78,7 @@ class Download:
 
 
 class _Stopped(Exception):
-    """Another download failed, or the build was cancelled."""
+    """Signal that another download failed, or that the build was cancelled."""
 
 
 class _Shared:
@@ -116,7 +116,7 @@ def fetch_all(downloads: Sequence[Download], progress: Progress | None) -> None:
 
 @contextmanager
 def beginning(download: Download) -> Iterator[BinaryIO]:
-    """The file from its begin, as far as it is read; nothing of it is kept. Raises as ``fetch_all``."""
+    """Provide the file from its begin, as far as it is read, and keep nothing. Raises as ``fetch_all``."""
     with BufferedReader(_Arriving(download), CHUNK_BYTES) as file:
         yield file
 

@@ -12,7 +12,7 @@ CACHE_VARIABLE = "COG_TRITON_CACHE"
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: COG_TRITON_CACHE, else ``cog-triton`` in the user's cache folder."""
+    """Return the folder of downloads: COG_TRITON_CACHE, else ``cog-triton`` in the user's cache folder."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen).absolute()

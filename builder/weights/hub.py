@@ -37,11 +37,11 @@ from errors.coded_error import CodedError
 _SHA256 = re.compile(r"\A[0-9a-f]{64}\Z")
 _GIT_SHA1 = re.compile(r"\A[0-9a-f]{40}\Z")
 _FOREIGN = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, TypeError, KeyError, AttributeError)
-"""What huggingface_hub raises; the last three for a response that is JSON but not a Hub's."""
+"""Exceptions of huggingface_hub; the last three for a response that is JSON but not a Hub's."""
 _WAITS_S = (1.0, 2.0, 4.0)
-"""Between requests that the Hub refuses for their rate, unless it asks for a longer wait."""
+"""Waits between requests that the Hub refuses for their rate, unless it asks for a longer one."""
 _LONGEST_WAIT_S = 60.0
-"""A longer one is told to the user instead."""
+"""Longest wait. A longer one that the Hub asks for is shown to the user instead."""
 _CHECK_NETWORK = "check the name and the network, then start it again"
 
 
@@ -69,7 +69,7 @@ class Snapshot(BaseModel):
 
 
 class Hub:
-    """The Hub at HF_ENDPOINT, with ``token`` or anonymous; in offline mode only the cache."""
+    """Hub at HF_ENDPOINT, with ``token`` or anonymous; in offline mode only the cache."""
 
     def __init__(self, *, token: SecretStr | None, cache: Path) -> None:
         self.endpoint = os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
@@ -77,7 +77,7 @@ class Hub:
         self._folder = cache / "hub"
 
     def snapshot(self, model_id: str, revision: str) -> Snapshot:
-        """The commit and files of ``model_id`` at ``revision``, as the Hub lists them for this token."""
+        """Return commit and files of ``model_id`` at ``revision``, as the Hub lists them for the token."""
         if is_offline_mode() and (known := self._known(model_id, revision)) is not None:
             return known
         try:
@@ -88,7 +88,7 @@ class Hub:
         return found
 
     def fetch(self, snapshot: Snapshot, names: Collection[str], progress: Progress | None) -> dict[str, Path]:
-        """The files ``names`` of ``snapshot``, each with the path of its whole and checked content."""
+        """Download the files ``names`` of ``snapshot`` and return the path of each one's checked content."""
         wanted = [file for file in snapshot.files if file.name in names]
         try:
             downloads = {file.name: self._download(snapshot, file) for file in wanted}
@@ -109,7 +109,7 @@ class Hub:
 
     @contextmanager
     def beginning(self, snapshot: Snapshot, name: str) -> Iterator[BinaryIO]:
-        """The file ``name`` of ``snapshot`` from its begin, downloaded as far as it is read."""
+        """Provide the file ``name`` of ``snapshot`` from its begin, downloaded as far as it is read."""
         file = next(file for file in snapshot.files if file.name == name)
         try:
             if is_offline_mode():
@@ -122,7 +122,7 @@ class Hub:
             raise self._translated(exc, snapshot.model_id, snapshot.commit) from exc
 
     def missing_bytes(self, snapshot: Snapshot, names: Collection[str]) -> int:
-        """What ``fetch`` would download of the files ``names``."""
+        """Return how many bytes of the files ``names`` ``fetch`` would download."""
         try:
             files = [file for file in snapshot.files if file.name in names]
             return sum(self._download(snapshot, file).missing_bytes for file in files)
@@ -143,7 +143,7 @@ class Hub:
         return Snapshot(model_id=model_id, commit=str(info.sha), files=tuple(files))
 
     def _told_about(self, model_id: str, revision: str) -> ModelInfo:
-        """Ask the Hub about a model. Where it limits the rate of requests, wait as long as it asks."""
+        """Ask the Hub about a model. If it limits the rate of requests, wait as long as it asks."""
         api = HfApi(endpoint=self.endpoint, token=self._token)
         for wait_s in _WAITS_S:
             try:
@@ -173,14 +173,15 @@ class Hub:
     def _ask_for_access(self, downloads: Collection[Download]) -> None:
         """Raise the Hub's refusal of the largest of the files that are there already.
 
-        The cache serves callers with other tokens, too: who may not have a model does not get it from here.
+        The cache serves callers with other tokens, too: a caller without access to a model must not get it
+        here.
         """
         present = [download for download in downloads if download.destination.exists()]
         largest = max(present, key=lambda download: download.size_bytes or 0)
         get_hf_file_metadata(largest.url, token=self._token, endpoint=self.endpoint, retry_on_errors=True)
 
     def _asked_about(self, url: str, file: HubFile) -> HubFile:
-        """``file`` completed from the headers of its URL: mirrors of the Hub may list only names."""
+        """Complete ``file`` from the headers of its URL: mirrors of the Hub may list only names."""
         told = get_hf_file_metadata(url, token=self._token, endpoint=self.endpoint, retry_on_errors=True)
         etag = told.etag or ""
         return file.model_copy(
@@ -214,7 +215,7 @@ class Hub:
             path.write_text(snapshot.commit)
 
     def _translated(self, exc: Exception, model_id: str, revision: str, kept: str = "") -> CodedError:
-        """The one place where errors of huggingface_hub, of the network and of the cache become ours."""
+        """Translate an error of huggingface_hub, of the network or of the cache; no other place does."""
         endpoint = redact_url(self.endpoint)
         status: object = exc.response.status_code if isinstance(exc, HfHubHTTPError) else None
         if isinstance(exc, CodedError):
@@ -256,7 +257,7 @@ class Hub:
 
 
 def _digest(snapshot: Snapshot, file: HubFile) -> tuple[Digest | None, str]:
-    """What ``file`` is checked against, and the name of its content in the cache."""
+    """Return the hash to check ``file`` against, and the name of its content in the cache."""
     if announced := file.sha256 or file.git_sha1:
         return Digest("sha256" if file.sha256 else "git-sha1", announced), announced
     unchecked = hashlib.sha256(f"{snapshot.commit}/{file.name}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A model's files: which of them belong to an engine, and what identifies their content."""
+"""Files of a model: which of them belong to an engine, and what identifies their content."""
 
 import hashlib
 import re
@@ -20,7 +20,7 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
-"""What the serving side reads of a tokenizer; what a slow one is made of stays outside."""
+"""Files of a tokenizer that the serving side reads; what a slow one is made of stays outside."""
 
 TEMPLATES = "additional_chat_templates/*.jinja"
 """Further chat templates by name, as transformers saves them."""
@@ -33,15 +33,15 @@ _WEIGHTS: Mapping[WeightFormat, tuple[str, ...]] = {
     "bin": (r"pytorch_model\.bin", rf"pytorch_model{_SHARD}\.bin", r".*\.bin"),
     "pt": (r".*\.(pt|pth)",),
 }
-"""In the order of preference, the formats and within each the ways of naming: one set of weights, not all."""
+"""Formats by preference, and within each the ways of naming: one set of weights, not all."""
 _WHOLE: Mapping[WeightFormat, str] = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
-"""The one file of weights that are not sharded. If it is there, nothing reads the index."""
+"""File of weights that are not sharded. If it is there, nothing reads the index."""
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(0*\d{1,5})(\.\w+)")
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model's files, by name, wherever they lie; ``revision`` is the Hub's commit."""
+    """Files of a model, by name, wherever they lie; ``revision`` is the Hub's commit."""
 
     name: str
     revision: str | None
@@ -53,39 +53,39 @@ class Model:
 
 @dataclass(kw_only=True)
 class Sources:
-    """Where models come from, and what their downloads need."""
+    """Places that models come from, and what their downloads need."""
 
     folders: Sequence[Path]
-    """What ``model_path`` may be relative to; the first that has it counts."""
+    """Folders that ``model_path`` may be relative to; the first that has it counts."""
     hf_token: SecretStr | None
     cache: Path
     scratch: Path
-    """On the file system of ``cache``."""
+    """Folder on the file system of ``cache``."""
     progress: Progress | None = None
     only_public: bool = False
-    """URLs in the config must not lead to private addresses."""
+    """True if URLs in the config must not lead to private addresses."""
 
 
 def supporting_names(names: Iterable[str], *, code: bool) -> list[str]:
-    """The names of configuration and tokenizer files, and with ``code`` of the model's own Python files."""
+    """Return the names of configuration and tokenizer files, and with ``code`` of Python files."""
     patterns = (*_SUPPORTING, TEMPLATES, *(("*.py",) if code else ()))
     return [name for name in names if any(_matches(name, pattern) for pattern in patterns)]
 
 
 def tokenizer_names(names: Iterable[str]) -> list[str]:
-    """The names of the files that the serving side reads of a tokenizer."""
+    """Return the names of the files that the serving side reads of a tokenizer."""
     return [name for name in names if name in TOKENIZER_FILES or _matches(name, TEMPLATES)]
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """NOTE: by ``fnmatch`` a star stands for slashes too."""
+    """Match whole names. NOTE: by ``fnmatch`` a star stands for slashes too."""
     return PurePosixPath("/", name).match(f"/{pattern}")
 
 
 def weight_names(
     model: str, names: Iterable[str], wanted: WeightFormat | None
 ) -> tuple[WeightFormat, list[str]]:
-    """The best format ``names`` offer (or ``wanted``) and the files of one set of weights in it."""
+    """Return the best format that ``names`` offer (or ``wanted``) and one set of weights in it."""
     names = list(names)
     candidates = [name for name in names if "/" not in name and not _NOT_WEIGHTS.match(name)]
     sets = {weight_format: _one_set(candidates, weight_format) for weight_format in _WEIGHTS}
@@ -113,13 +113,13 @@ def _one_set(names: list[str], weight_format: WeightFormat) -> list[str]:
 
 
 def index_name(weight_format: WeightFormat, weights: Collection[str] = ()) -> str | None:
-    """The name of the index of sharded weights; None if there is none for such ``weights``."""
+    """Return the name of the index of sharded weights; None if there is none for such ``weights``."""
     whole = _WHOLE.get(weight_format)
     return None if whole is None or whole in weights else f"{whole}.index.json"
 
 
 def missing_shards(wanted: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Files that are not in ``names``, but which the number of one of ``wanted`` implies (``-1-of-3``)."""
+    """Return files that the number of one of ``wanted`` implies (``-1-of-3``) and ``names`` lacks."""
     shards: set[str] = set()
     for name in wanted:
         if name not in shards and (found := _NUMBERED.fullmatch(name)):
@@ -130,12 +130,12 @@ def missing_shards(wanted: Iterable[str], names: Iterable[str]) -> list[str]:
 
 
 def identity(model: Model) -> str:
-    """The model's revision; of a folder what its files look like."""
+    """Return the model's revision; for a folder what its files look like."""
     return model.revision if model.revision is not None else _digest(model.files.items())
 
 
 def looks(path: Path) -> str:
-    """A digest of names, sizes and times of change of the file or folder at ``path``."""
+    """Return a digest of names, sizes and times of change of the file or folder at ``path``."""
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     return _digest((each.relative_to(path).as_posix(), each) for each in files)
 

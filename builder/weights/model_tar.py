@@ -21,7 +21,7 @@ from errors.download import AddressRefused
 
 
 def obtain_model_tar(url: str, sources: Sources) -> tuple[Path, str]:
-    """The model's folder in the tar at ``url``, and its SHA-256. Raises E1212 and AddressRefused."""
+    """Return the model's folder in the tar at ``url``, and its SHA-256. Raises E1212 and AddressRefused."""
     cache = sources.cache
     try:
         with fetch(url, only_public=sources.only_public, progress=sources.progress) as source:
@@ -51,7 +51,7 @@ class _Hashed:
 
 
 def _unpack(source: Source, cache: Path, scratch: Path) -> str:
-    """Unpack into ``scratch`` and move the whole into the cache; the tar's SHA-256."""
+    """Unpack into ``scratch``, move the whole into the cache, and return the tar's SHA-256."""
     hashed = _Hashed(source)
     tar = plain_tar(hashed, source.place, source.size_bytes)
     require_space(scratch, tar.size_bytes or 0)
@@ -81,7 +81,7 @@ def _write(reader: TarReader, path: Path) -> None:
 
 
 def _model_folder(folder: Path) -> Path:
-    """``folder``, or the one folder in it if the tar was made of a folder and not of its files."""
+    """Return ``folder``, or the one folder in it if the tar was made of a folder and not of its files."""
     inner = list(folder.iterdir())
     return inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
 

@@ -20,7 +20,7 @@ from errors.build_config import ModelPathInvalid, ModelUnusable
 
 
 def obtain_model(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Model:
-    """The files that ``config`` asks for: configuration, tokenizer and, if wanted, one set of weights.
+    """Return the files that ``config`` asks for: configuration, tokenizer and, if wanted, one set of weights.
 
     model_path wins over model_tar_url, and that over model_id, which is then just the model's name.
     """
@@ -35,7 +35,7 @@ def obtain_model(config: BuildConfig, sources: Sources, *, with_weights: bool) -
 
 
 def obtain_files(source: LoraAdapter, names: Sequence[str], sources: Sources) -> Model:
-    """Exactly the files ``names`` of ``source``; raises E1210 if one is missing."""
+    """Return exactly the files ``names`` of ``source``. Raises E1210 if one is missing."""
     model = source.model_path or source.model_id or ""
 
     def choose(present: Sequence[str], fetch: Fetch) -> Sequence[str]:
@@ -47,9 +47,9 @@ def obtain_files(source: LoraAdapter, names: Sequence[str], sources: Sources) ->
 
 
 Fetch = Callable[[Sequence[str]], Mapping[str, Path]]
-"""Obtains small files of a model before the others."""
+"""Function that obtains small files of a model before the others."""
 _Choose = Callable[[Sequence[str], Fetch], Sequence[str]]
-"""Of the names of a model's files, those that are wanted."""
+"""Function that chooses among the names of a model's files."""
 
 
 def _obtain(source: BuildConfig | LoraAdapter, model: str, choose: _Choose, sources: Sources) -> Model:
@@ -63,7 +63,7 @@ def _obtain(source: BuildConfig | LoraAdapter, model: str, choose: _Choose, sour
 
 
 def wanted_names(config: BuildConfig, names: Sequence[str], fetch: Fetch, *, with_weights: bool) -> list[str]:
-    """The names of the files that ``config`` asks for. Raises E1210 if a file of the weights is missing."""
+    """Return the names of files that ``config`` asks for. Raises E1210 if one of the weights is missing."""
     if config.gguf_file is not None:
         if config.gguf_file not in names:
             found = [name for name in names if name.endswith(".gguf")]
@@ -95,7 +95,7 @@ def _of_folder(model: str, folder: Path, choose: _Choose, revision: str | None =
 
 
 def _find(model_path: str, folders: Sequence[Path]) -> Path:
-    """The folder ``model_path`` under the first of ``folders`` that has it.
+    """Return the folder ``model_path`` under the first of ``folders`` that has it.
 
     It and its files may be links that lead elsewhere, as in the Hub's own cache.
     """

@@ -32,7 +32,7 @@ def migrate_build(migration: Migration) -> None:
 
 
 def _is_trtllm_build(migration: Migration, step: dict[str, Any]) -> bool:
-    """Whether trtllm-build replaces the step; its ``executable`` is then set."""
+    """Return True if trtllm-build replaces the step; its ``executable`` is then set."""
     script, executable = step.get("script"), step.get("executable")
     if executable == BUILD and script is not None:
         migration.drop("build.script", "trtllm-build runs none")
@@ -74,7 +74,7 @@ def _read_a_checkpoint(migration: Migration) -> bool:
 
 
 def _take_dtype_of_plugin(migration: Migration) -> None:
-    """An added conversion takes the data type of the plugins, which must agree with it."""
+    """Give an added conversion the data type of the plugins, which must agree with it."""
     args = migration.args("build")
     for name in ("gpt_attention_plugin", "gemm_plugin"):
         if args.get(name) in ("float16", "bfloat16", "float32"):
@@ -82,14 +82,14 @@ def _take_dtype_of_plugin(migration: Migration) -> None:
 
 
 def _name_world_size(args: dict[str, Any]) -> None:
-    """``world_size`` counted all GPUs; today's tp_size counts those that share a layer."""
+    """Rename ``world_size``, which counted all GPUs; today's tp_size counts those that share a layer."""
     world_size, pp_size = _whole(args.get("world_size")), _whole(args.get("pp_size", 1))
     if world_size and pp_size and "tp_size" not in args and world_size % pp_size == 0:
         args["world_size"] = world_size // pp_size
 
 
 def _add_lengths(migration: Migration) -> None:
-    """``max_seq_len`` counts prompt and output; old builds had a limit for each and ignored the model's."""
+    """Add ``max_seq_len``, which limits the sum: old builds limited prompt and output, not by the model."""
     step, args = migration.keys["build"], migration.args("build")
     output = _whole(args.get("max_output_len"))
     prompt = _whole(args.get("max_input_len", _DEFAULT_MAX_INPUT_LEN))

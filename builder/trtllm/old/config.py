@@ -1,7 +1,7 @@
 """Migrate configs written for TensorRT-LLM 0.5 to 0.15, with a note for each change.
 
-Works on the YAML mapping before it is checked. What it does not know it leaves unchanged, for the checks to
-report. A config with a ``version`` is current and is not changed.
+It works on the YAML mapping before it is checked. What it does not know it leaves unchanged, for the checks
+to report. A config with a ``version`` is current and is not changed.
 """
 
 import copy
@@ -17,12 +17,12 @@ from builder.trtllm.old.flags import Migration, drop_output_dir, migrate_flags
 STEPS = ("convert_to_ft", "quantize", "build")
 
 _OLD_CONVERTER = re.compile(r"hf_\w+_convert\.py|hf_convert\.py")
-"""The scripts that convert_checkpoint.py replaced."""
+"""Scripts that convert_checkpoint.py replaced."""
 _OTHER_FOLDER = re.compile(r"(?:\.\./|(?:.*/)?examples/)(?P<example>[\w-]+)/(?P<script>[\w-]+\.py)")
 
 
 def migrate(keys: Mapping[Any, Any]) -> tuple[dict[Any, Any], tuple[str, ...]]:
-    """The current form of ``keys``, and a note for each change."""
+    """Return the current form of ``keys``, and a note for each change."""
     if not _is_old(keys):
         return dict(keys), ()
     migration = Migration(copy.deepcopy(dict(keys)))
@@ -38,7 +38,7 @@ def migrate(keys: Mapping[Any, Any]) -> tuple[dict[Any, Any], tuple[str, ...]]:
 
 
 def _is_old(keys: Mapping[Any, Any]) -> bool:
-    """Whether ``keys`` has the form of a TensorRT-LLM config without a version."""
+    """Return True if ``keys`` has the form of a TensorRT-LLM config without a version."""
     steps = [keys[key] for key in STEPS if keys.get(key) is not None]
     is_other = keys.get("version") is not None or keys.get("engine") not in (None, "tensorrt_llm")
     has_names = all(isinstance(keys.get(key), (str, NoneType)) for key in ("model_id", "example_name"))
@@ -70,7 +70,7 @@ def _migrate_script(migration: Migration, key: str) -> None:
 
 
 def _name_example(migration: Migration, key: str) -> None:
-    """``../llama/convert_checkpoint.py`` is the script of example llama."""
+    """Name the example: ``../llama/convert_checkpoint.py`` is the script of llama."""
     match = _OTHER_FOLDER.fullmatch(migration.keys[key].get("script") or "")
     if match is None:
         return

@@ -24,7 +24,7 @@ class Migration:
     notes: list[str] = field(default_factory=list)
 
     def note(self, key: str, text: str, why: str = "") -> None:
-        """``key`` is the path of the old key."""
+        """Note a change. ``key`` is the path of the old key."""
         self.notes.append(f"{key}: {text}{why and f' ({why})'}")
 
     def drop(self, key: str, why: str) -> None:
@@ -41,7 +41,7 @@ class Migration:
 
 @dataclass(frozen=True)
 class FlagChange:
-    """``to`` is the flag today, None for a dropped one; ``step`` takes it, None for the step that had it."""
+    """Change of a flag to ``to``, None for a dropped one. ``step`` takes it; None: the step that had it."""
 
     to: str | None = None
     why: str = ""
@@ -51,7 +51,7 @@ class FlagChange:
 
 @cache
 def flag_changes(program: str) -> Mapping[str, FlagChange]:
-    """The changes of ``program``'s flags, by old name."""
+    """Return the changes of ``program``'s flags, by old name."""
     rows = yaml.safe_load(Path(__file__).with_name("flag_changes.yaml").read_text())[program]
     changes = {}
     for row in rows:
@@ -90,7 +90,7 @@ def drop_output_dir(migration: Migration, key: str) -> None:
 
 
 def _find(changes: Mapping[str, FlagChange], name: str) -> FlagChange | None:
-    """Old scripts spelled flags with dashes or with underscores; a config may have either."""
+    """Find a flag that is spelled with dashes or with underscores: old scripts differ, and configs too."""
     spellings = (name, name.replace("_", "-"), name.replace("-", "_"))
     return next((changes[each] for each in spellings if each in changes), None)
 
@@ -153,7 +153,7 @@ def _convert(change: FlagChange, value: object) -> object:
 
 
 def fit_value(flag: Flag, value: object) -> Any:
-    """``value`` as the flag takes it today; an old flag without a value turned a feature or plugin on."""
+    """Return ``value`` as the flag takes it today; without one, an old flag turned something on."""
     if isinstance(value, str) and value in _DTYPES and "float16" in flag.choices:
         return _DTYPES[value]
     if value is None or isinstance(value, bool):
