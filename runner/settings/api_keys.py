@@ -1,4 +1,4 @@
-"""API keys: the setting, whether a client has one of them, and the priorities that it may ask for."""
+"""API keys: the setting, the check of a client's key, and the priorities that a client may ask for."""
 
 import hmac
 import re
@@ -23,7 +23,7 @@ def _keys(value: object) -> object:
 
 
 KeyTexts = Annotated[tuple[str, ...], BeforeValidator(_keys)]
-"""A blank key is refused: it could be a secret that is missing, and would leave the server open."""
+"""Texts of keys. A blank one is refused: it could be a missing secret that leaves the server open."""
 
 
 def _lowest_priorities(value: object) -> object:
@@ -39,11 +39,11 @@ def _lowest_priorities(value: object) -> object:
 
 
 LowestPriorities = Annotated[dict[str, int], BeforeValidator(_lowest_priorities)]
-"""By API key; empty: of all others."""
+"""Lowest priority by API key; that of an empty key is for all others."""
 
 
 def allowed_priority(lowest: Mapping[str, int], asked: int | None, key: str = "") -> int:
-    """The priority of a request of a client with this key. Raises E1005 if it asks for a lower one."""
+    """Return the priority of a request of a client with this key. Raises E1005 if it asks for a lower one."""
     least = lowest.get(key, lowest.get("", 0))
     if asked is not None and asked < least:
         raise InvalidInput(name="priority", expected=f"at least {least} (MIN_PRIORITY)", value=asked)
@@ -51,17 +51,17 @@ def allowed_priority(lowest: Mapping[str, int], asked: int | None, key: str = ""
 
 
 class APIKeys:
-    """The keys of a server. Without keys every client is accepted."""
+    """Keys of a server. Without keys every client is accepted."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = [key.encode() for key in keys]
 
     def accept(self, authorization: bytes) -> bool:
-        """Whether the header ``authorization`` (empty if there is none) is ``Bearer`` and one of the keys."""
+        """Return True if the header ``authorization`` (empty if there is none) is ``Bearer`` and a key."""
         return not self._keys or self.find(authorization) is not None
 
     def find(self, authorization: bytes) -> str | None:
-        """The key in the header; None if it is none of these."""
+        """Return the key in the header; None if the server does not have it."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip()
         # Each comparison takes constant time, and all are made: the time reveals nothing about the keys.

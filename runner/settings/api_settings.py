@@ -1,4 +1,4 @@
-"""The settings of the API server."""
+"""Settings of the API server."""
 
 from pydantic import BaseModel
 
@@ -83,5 +83,5 @@ class APISettings(BaseModel):
 
 
 def default_processes(num_processors: int) -> int:
-    """Of the API. One is enough for an engine until hundreds of requests begin together."""
+    """Return the number of API processes. One is enough until hundreds of requests begin together."""
     return max(1, min(num_processors // _PROCESSORS_EACH, _MOST_BY_DEFAULT))

@@ -1,4 +1,4 @@
-"""The environment variables of Cog's server, which ignores an invalid value or ends with a traceback."""
+"""Environment variables of Cog's server, which ignores an invalid value or ends with a traceback."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
 def _as_cog_reads_it(value: object) -> object:
-    """Cog's parsers of numbers take no spaces, underscores or other digits, which Python's take."""
+    """Reject spaces, underscores and other digits: Python's parsers of numbers take them, Cog's do not."""
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
         raise ValueError("a number")
     return value
@@ -39,7 +39,7 @@ _Share = Annotated[float, Field(ge=0, le=1), _Digits]
 
 
 class CogSettings(BaseModel):
-    """NOTE: each variable is passed to Cog as it is; these fields check it."""
+    """Settings of Cog. NOTE: each variable is passed to Cog as it is; these fields check it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -91,13 +91,13 @@ COG_VARIABLES = variables_of(CogSettings)
 
 
 def load_cog_settings(environment: Mapping[str, str]) -> CogSettings:
-    """Raises E1006, also for an empty value: Cog does not treat one as unset."""
+    """Read Cog's settings. Raises E1006, also for an empty value: Cog does not treat one as unset."""
     values = {field: environment[name] for name, field in COG_VARIABLES.items() if name in environment}
     return checked(CogSettings, values, {})
 
 
 def open_port_warning(host: str, port: int) -> str | None:
-    """A warning for a server with API_KEYS whose Cog listens at ``host``, where others can reach it."""
+    """Return a warning if there are API_KEYS and others can reach Cog at ``host``, which has no keys."""
     if host in _ONLY_HERE:
         return None
     return (

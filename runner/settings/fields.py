@@ -50,25 +50,25 @@ _EXPECTED = {
     "path_not_directory": "a folder that exists",
     "string_pattern_mismatch": "an http or https URL",
 }
-"""By pydantic's type of error."""
+"""Expected values by pydantic's type of error."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def variable(name: str, default: Any, meaning: str, **limits: Any) -> Any:
-    """The field of an environment variable. ``meaning``: for docs/settings.md."""
+    """Make the field of an environment variable. ``meaning``: for docs/settings.md."""
     return Field(default, title=name, description=meaning, **limits)
 
 
 def variables_of(model: type[BaseModel]) -> dict[str, str]:
-    """Every environment variable of ``model``, with its field."""
+    """Return every environment variable of ``model``, with its field."""
     return {field.title: name for name, field in model.model_fields.items() if field.title}
 
 
 def checked(model: type[_Model], values: dict[str, Any], old_names: Mapping[str, str]) -> _Model:
-    """The model of ``values``. Raises E1006, which names the first invalid variable.
+    """Return the model of ``values``. Raises E1006, which names the first invalid variable.
 
-    ``old_names``: by field, of the variables that were set instead of the field's own.
+    ``old_names``: variables that were set instead of the field's own, by field.
     """
     try:
         return model(**values)
@@ -85,7 +85,7 @@ def checked(model: type[_Model], values: dict[str, Any], old_names: Mapping[str,
 
 
 def _number(field: FieldInfo) -> str | None:
-    """The limits of a field that has a number."""
+    """Return the limits of a field that has a number."""
     minimum = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
     maximum = next((limit.le for limit in field.metadata if hasattr(limit, "le")), None)
     if minimum is None:

@@ -1,4 +1,4 @@
-"""The folder of files that a running runner makes, and the files that several of its processes use."""
+"""Paths of the folder that a runner makes, and of the files that several of its processes use."""
 
 import os
 import shutil
@@ -9,21 +9,21 @@ from pathlib import Path
 from errors.settings import InvalidSetting
 
 _LONGEST_SOCKET_PATH_BYTES = 107
-"""Linux's ``sun_path`` without its final zero."""
+"""Limit of Linux's ``sun_path`` without its final zero."""
 
 
 def runtime_dir(http_port: int) -> Path:
-    """One folder per port and user: the next start uses it again."""
+    """Return the folder, one per port and user: the next start uses it again."""
     return Path(tempfile.gettempdir()) / f"cog-triton-{os.getuid()}" / str(http_port)
 
 
 def metrics_dir(http_port: int) -> Path:
-    """Where the runner's processes keep their metrics."""
+    """Return the folder where the runner's processes keep their metrics."""
     return runtime_dir(http_port) / "metrics"
 
 
 def engine_socket_path(http_port: int) -> Path:
-    """Where the engine server listens for its clients. Raises E1006."""
+    """Return the path where the engine server listens for its clients. Raises E1006."""
     path = runtime_dir(http_port) / "engine"
     if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:
         raise InvalidSetting(name="TMPDIR", expected="a shorter path", value=tempfile.gettempdir())
@@ -47,7 +47,7 @@ def make_runtime_dir(http_port: int) -> Path:
 
 
 def remove_runtime_dir(http_port: int) -> None:
-    """Call this for a port that no other runner will use: the next start would not find the folder."""
+    """Remove the folder of a port that no other runner will use: the next start would not find it."""
     path = runtime_dir(http_port)
     shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):  # It has other runners' folders.

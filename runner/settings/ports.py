@@ -1,4 +1,4 @@
-"""Ports: whether they are free, and the URLs of what listens there."""
+"""Ports, a check that they are free, and the URLs of what listens there."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _FIRST_PORT, _BLOCK = 10_000, 50
 
 
 def local_url(host: str, port: int) -> str:
-    """The URL of what listens there, for this machine."""
+    """Return the URL of what listens there, for this machine."""
     return f"http://{LOOPBACK if host in ('0.0.0.0', '') else host}:{port}"  # noqa: S104
 
 
 class Listener(NamedTuple):
-    """What will listen at a port."""
+    """Server that will listen at a port."""
 
     host: str
     port: int
     purpose: str
     variable: str
-    """Sets the port."""
+    """Variable that sets the port."""
 
     def is_free(self) -> bool:
-        """Raises E1006 if the port can't be listened on."""
+        """Return True if the port is free. Raises E1006 if it can't be listened on."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -62,7 +62,7 @@ def check_ports_free(*listeners: Listener) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nothing listens on, and that no other process gets by this function."""
+    """Return ports of loopback that nothing listens on and that no other process gets by this function."""
     with _LOCK:
         return list(itertools.islice(_ports, count))
 
@@ -70,7 +70,7 @@ def free_ports(count: int) -> list[int]:
 def _free_ports() -> Iterator[int]:
     """Yield ports of blocks that this process has for itself, by the name of a socket, until it ends.
 
-    NOTE: of those that the system chooses, any connection may take one before Triton listens.
+    NOTE: any connection may take a port that the system chooses before Triton listens.
     """
     end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     blocks = range(_FIRST_PORT, end, _BLOCK)

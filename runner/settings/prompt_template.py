@@ -31,7 +31,7 @@ def format_prompt(template: str, *, prompt: str, system_prompt: str, max_bytes: 
 
 
 def begins_turn_after(template: str) -> bool:
-    """Whether the text after the prompt begins a turn, like a chat's answer: the template ends the prompt's.
+    """Return True if the template ends the prompt's turn, so that the text after it begins another.
 
     Without text after ``{prompt}`` the model continues the prompt.
     """
@@ -39,7 +39,7 @@ def begins_turn_after(template: str) -> bool:
 
 
 def byte_length(text: str) -> int:
-    """In UTF-8."""
+    """Return the length in UTF-8."""
     if text.isascii():
         return len(text)
     # NOTE: in parts, so that a large text is not copied.
@@ -53,7 +53,7 @@ def _check_size(size_bytes: int, max_bytes: int) -> None:
 
 
 def _count_fields(template: str) -> Counter[str]:
-    """How often a template names each field. Only plain names are taken.
+    """Count how often a template names each field. Only plain names are taken.
 
     NOTE: ``{prompt.__class__}``, ``{prompt[0]}`` and the like would let a template read our objects.
     """

@@ -19,7 +19,7 @@ _INSTANTIATE_KEYS = ("base_model", "staging_dest", "weights", "system_prompt", "
 _TOP_KEYS = ("instantiate", "build", "version", *_INSTANTIATE_KEYS)
 _SERVER_MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
 _BUILD_KEYS = ("engine", "model_id", "model_path", "model_tar_url")
-"""Of a build config, which people call config.yaml too: as such a file is not named, it is left alone."""
+"""Keys of a build config, which people call config.yaml too: without being named, it is ignored."""
 _SECTION_KEYS = ("template", "output", "args")
 
 ServerArguments = dict[str, dict[str, Any]]
@@ -27,7 +27,7 @@ ServerArguments = dict[str, dict[str, Any]]
 
 
 def read_server_config(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The ``instantiate`` section of the server YAML (older files have its keys at top level)."""
+    """Return the ``instantiate`` section of the server YAML (older files have its keys at top level)."""
     named = environment.get(CONFIG_VARIABLE, "")
     path = Path(named or DEFAULT_CONFIG)
     if not named and not path.is_file():
@@ -51,7 +51,7 @@ def read_server_config(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def server_arguments(config: Mapping[str, Any]) -> ServerArguments:
-    """``instantiate.server.<model>.args`` for each Triton model in the section."""
+    """Return ``instantiate.server.<model>.args`` for each Triton model in the section."""
     sections = _mapping("instantiate.server", config.get("server"), _SERVER_MODELS)
     arguments: ServerArguments = {}
     for model, section in sections.items():
@@ -61,7 +61,7 @@ def server_arguments(config: Mapping[str, Any]) -> ServerArguments:
 
 
 def _mapping(name: str, value: object, keys: tuple[str, ...] | None) -> dict[str, Any]:
-    """``value`` as a mapping (None: empty); E1006 if it is none or has a key that is not in ``keys``."""
+    """Return ``value`` as a mapping (None: empty). Raises E1006 if it is none or has a key beside ``keys``."""
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The runner's settings, parsed once from the environment and the YAML file that it names.
+"""Settings of the runner, parsed once from the environment and the YAML file that it names.
 
 An invalid value is E1006, which names the variable. Variables override the YAML file.
 """
@@ -232,13 +232,13 @@ PATH_VARIABLES = (
     "CHAT_TEMPLATE",
     "COG_TRITON_SCRIPT",
 )
-"""Those that are relative to the current folder."""
+"""Variables whose paths are relative to the current folder."""
 _MAY_BE_BLANK = ("SYSTEM_PROMPT", "STOP_SEQUENCES")
-"""An empty value sets these to empty; for all other variables an empty value counts as unset."""
+"""Variables that an empty value sets to empty; for all others it counts as unset."""
 
 
 def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """Settings from ``environment`` (default: this process's) and the YAML file that it names."""
+    """Read settings from ``environment`` (default: this process's) and the YAML file that it names."""
     environment = os.environ if environment is None else environment
     config = read_server_config(environment)
     values: dict[str, Any] = {
@@ -285,7 +285,7 @@ def _check_template(template: str) -> None:
 
 
 def _check_ports(settings: Settings) -> None:
-    """Raise E1006 for two variables that name one port."""
+    """Raise E1006 if two variables name one port."""
     ports = {name: getattr(settings, field) for name, field in VARIABLES.items() if field.endswith("_port")}
     taken = {settings.cog.port: "PORT"}
     for name, port in ports.items():

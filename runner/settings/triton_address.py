@@ -1,4 +1,4 @@
-"""The address of a Triton whose model has NVIDIA's tensor contract."""
+"""Address of a Triton whose model has NVIDIA's tensor contract."""
 
 import re
 
@@ -13,7 +13,7 @@ EXPECTED = f"HOST:PORT of a Triton's gRPC API (port {_GRPC_PORT} by default; its
 
 
 class TritonAddress(BaseModel):
-    """``model``: the one of its models that has NVIDIA's tensor contract."""
+    """Address of a Triton; its ``model`` has NVIDIA's tensor contract."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -21,7 +21,7 @@ class TritonAddress(BaseModel):
     port: int
     model: str
     is_external: bool = True
-    """The runner did not start it."""
+    """True if the runner did not start it."""
 
     @property
     def address(self) -> str:
