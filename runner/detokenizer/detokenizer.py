@@ -14,14 +14,14 @@ _MOST_TOKENS = 64
 
 
 class Detokenizer:
-    """The text of one stream of tokens, as far as it is certain.
+    """Text of one stream of tokens, as far as it is certain.
 
-    All that ``push`` returns and what ``finish`` returns, concatenated, equal
-    ``tokenizer.decode(all_ids, skip_special_tokens=...)``, for any ids and however they are split over the
-    pushes. Returned text is final. A character is returned as soon as no further token can change it
-    (see ``plan`` for the decoders that allow it). The time per token does not depend on the earlier tokens.
+    All that ``push`` returns and what ``finish`` returns, concatenated, equal ``tokenizer.decode(all_ids,
+    skip_special_tokens=...)``, for any ids and however they are split over the pushes. Returned text is
+    final. A character is returned as soon as no further token can change it (see ``plan`` for the decoders
+    that allow it). The time per token does not depend on the earlier tokens.
 
-    After ``follow`` the text continues a prompt: it is that of both without that of the prompt.
+    After ``follow`` the text continues a prompt: it is the text of both, less the prompt's.
 
     Many streams may share a tokenizer: what depends on it alone is computed once. So it must not be changed
     (tokens added, decoder replaced) after a stream has used it.
@@ -32,12 +32,12 @@ class Detokenizer:
         self._text_of = plan.token_texts.__getitem__
         self._stages = [make() for make in plan.stage_factories]
         self._incomplete = ""
-        """What the prompt's text has for its last character, which the output may complete."""
+        """Text that the prompt has for its last character, which the output may complete."""
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """The text that these further tokens make certain; ids outside the vocabulary are ignored.
+        """Return the text that these further tokens make certain. Ids outside the vocabulary are ignored.
 
-        Raises OverflowError, and takes none of them, if one is negative or above 32 bits.
+        Raises OverflowError, and takes no token, if one is negative or above 32 bits.
         """
         texts = [text for text in map(self._text_of, token_ids) if text is not None]
         for stage in self._stages:
@@ -46,7 +46,7 @@ class Detokenizer:
         return self._beyond_prompt(text) if self._incomplete else text
 
     def finish(self) -> str:
-        """The rest of the text, at the end of the stream or before a token that the caller reads itself.
+        """Return the rest of the text, at the end of the stream or before a token that the caller reads.
 
         Tokens that are pushed afterwards are decoded as later ones of the stream, not as its first.
         """
@@ -72,12 +72,12 @@ class Detokenizer:
 
     @property
     def drops_space(self) -> bool:
-        """Tell whether the next token would lose a space at its beginning, as the first of a text."""
+        """True if the next token would lose a space at its beginning, as the first of a text."""
         return any(stage.drops_space for stage in self._stages)
 
     @property
     def num_held(self) -> int:
-        """The number of complete characters that later tokens could still change."""
+        """Number of complete characters that later tokens could still change."""
         return sum(stage.num_held for stage in self._stages)
 
     def _beyond_prompt(self, text: str) -> str:
@@ -87,7 +87,7 @@ class Detokenizer:
 
 
 def context_of(tokenizer: Tokenizer, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> list[int]:
-    """The tokens of ``prompt`` on which the text after it depends: a few at its beginning and at its end.
+    """Return the tokens of ``prompt`` on which the text after it depends: a few at either end.
 
     ``follow`` has the same effect with them as with the whole prompt. The exceptions are bytes far from its
     end that are not UTF-8, and decoders that are not incremental: for these the last tokens count.

@@ -1,4 +1,4 @@
-"""How a tokenizer's decoder is run incrementally: worked out once per tokenizer, shared by its streams.
+"""Plan for running a tokenizer's decoder incrementally: made once per tokenizer, shared by its streams.
 
 The decoders of language models are incremental: ``ByteLevel`` (GPT-2 and most later models), ``Replace`` and
 ``ByteFallback`` with an optional ``Strip`` of the text's beginning (SentencePiece), ``Metaspace``,
@@ -21,7 +21,7 @@ from runner.detokenizer import stages
 logger = logging.getLogger(__name__)
 
 Spec = dict[str, Any]
-"""One decoder as ``tokenizer.json`` writes it: ``type`` and the options of that type."""
+"""Decoder as ``tokenizer.json`` writes it: ``type`` and the options of that type."""
 Transform = Callable[[str], str]
 StageFactory = Callable[[], stages.Stage]
 Steps = tuple[list[Transform], list[StageFactory]]
@@ -32,10 +32,10 @@ _MAX_CACHED_TOKENS = 1 << 17
 
 
 class TokenTexts(dict[int, "str | None"]):
-    """Token id -> the token after the transforms of single tokens; None for ids that decoding drops.
+    """Texts of tokens: id -> token after the transforms of single tokens; None for ids that decoding drops.
 
-    Filled on first use of an id. Raises OverflowError for an id that is not an unsigned 32-bit number, as
-    ``Tokenizer.decode`` does.
+    It is filled on first use of an id. Raises OverflowError for an id that is not an unsigned 32-bit number,
+    as ``Tokenizer.decode`` does.
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, transforms: list[Transform]) -> None:
@@ -60,7 +60,7 @@ class TokenTexts(dict[int, "str | None"]):
 
 @dataclass(frozen=True)
 class DecodingPlan:
-    """What the streams of one tokenizer share: the table of token texts, and how to make their stages."""
+    """Parts that the streams of one tokenizer share: the token texts, and how to make their stages."""
 
     token_texts: TokenTexts
     stage_factories: tuple[StageFactory, ...]
@@ -68,9 +68,9 @@ class DecodingPlan:
 
 @lru_cache(maxsize=8)
 def decoding_plan(tokenizer: Tokenizer, skip_special_tokens: bool) -> DecodingPlan:
-    """The plan of ``tokenizer``, which must not be changed after its first use here.
+    """Return the plan of ``tokenizer``, which must not be changed after its first use here.
 
-    Keeps the last few tokenizers alive: a process has one, or a handful.
+    The last few tokenizers are kept alive: a process has one, or a handful.
     """
     transforms, factories = _steps(tokenizer.decoder)
     return DecodingPlan(TokenTexts(tokenizer, skip_special_tokens, transforms), tuple(factories))
@@ -95,11 +95,11 @@ def _flatten(spec: Spec) -> list[Spec]:
 
 
 def _incremental(specs: list[Spec]) -> Steps | None:
-    """The steps of decoders in this order; None if one of them is not incremental at its place."""
+    """Return the steps of decoders in this order; None if one of them is not incremental at its place."""
     transforms: list[Transform] = []
     factories: list[StageFactory] = []
     is_fused = False
-    """Whether later decoders of the library see one token: the whole text."""
+    """True if later decoders of the library see one token: the whole text."""
     for spec in specs:
         match spec["type"]:
             case "Fuse":
@@ -128,7 +128,7 @@ def _replace(spec: Spec) -> Transform:
 
 
 def _first_and_later(spec: Spec) -> StageFactory:
-    """A stage for a decoder whose text of a token depends only on whether the token is the first."""
+    """Return a stage for a decoder that treats only the first token in another way."""
     options = {name: value for name, value in spec.items() if name != "type"}
     decoder = {"Metaspace": Metaspace, "WordPiece": WordPiece}[spec["type"]](**options)
     start = len(decoder.decode([_ANY_TOKEN]))
@@ -139,14 +139,14 @@ def _first_and_later(spec: Spec) -> StageFactory:
 
 
 def bytes_of_token(token: str) -> str:
-    """A byte-level token's bytes as characters U+0000 to U+00FF; of any other token, its UTF-8."""
+    """Return a byte-level token's bytes as characters U+0000 to U+00FF; other tokens' UTF-8."""
     if all(ord(character) in _BYTE_CHARACTERS for character in token):
         return token.translate(_BYTE_CHARACTERS)
     return token.encode().decode("latin-1")
 
 
 def _byte_characters() -> dict[int, str]:
-    """The byte-level alphabet: a character's code point -> its byte, as the character of that number.
+    """Return the byte-level alphabet: a character's code point -> its byte, as that character.
 
     Printable bytes stand for themselves, the others, in order, for the code points from 256 on.
     """

@@ -1,4 +1,4 @@
-"""The steps of incremental decoding, one class each: state machines that take their input in pieces.
+"""Steps of incremental decoding, one class each: state machines that take their input in pieces.
 
 Each stage gives what a decoder of the ``tokenizers`` library gives for the whole list of tokens, split over
 any number of ``push`` calls and one ``finish``. A stage holds back only what later tokens can still change.
@@ -12,36 +12,36 @@ from typing import Protocol
 from tokenizers.decoders import Decoder
 
 SPACE = "\u2581"
-"""A space in SentencePiece's tokens."""
+"""Space in SentencePiece's tokens."""
 
 
 class Stage(Protocol):
     """One step of decoding, with the state of one stream."""
 
     def push(self, tokens: list[str]) -> list[str]:
-        """The output that these further tokens make certain."""
+        """Return the output that these further tokens make certain."""
 
     def finish(self) -> list[str]:
-        """The rest of the output at the end of a run of tokens. Another run may follow."""
+        """Return the rest of the output at the end of a run of tokens. Another run may follow."""
 
     def settle(self) -> list[str]:
-        """End the prompt, whose text later tokens do not change: what is complete of the rest."""
+        """End the prompt, whose text later tokens do not change. Return what is complete of the rest."""
 
     @property
     def drops_space(self) -> bool:
-        """Tell whether the next text would lose a space at its beginning."""
+        """True if the next text would lose a space at its beginning."""
 
     @property
     def incomplete(self) -> str:
-        """What decoding shows for the bytes of a character that has only begun."""
+        """Text that decoding shows for the bytes of a character that has only begun."""
 
     @property
     def num_held(self) -> int:
-        """The number of complete characters that are held back."""
+        """Number of complete characters that are held back."""
 
 
 class NothingHeld:
-    """What the stages that hold nothing back have in common."""
+    """Base of the stages that hold nothing back."""
 
     drops_space = False
     incomplete = ""
@@ -55,7 +55,7 @@ class NothingHeld:
 
 
 class FirstAndLater(NothingHeld):
-    """Transforms the first token in one way and every later one in another."""
+    """Stage that transforms the first token in one way and every later one in another."""
 
     def __init__(self, first: Callable[[str], str], later: Callable[[str], str]) -> None:
         self._next = first
@@ -74,7 +74,7 @@ class FirstAndLater(NothingHeld):
 
 
 class ByteFallback:
-    """Turns each run of byte tokens (``<0xE4>``) into its text or, if it is not UTF-8, one U+FFFD per byte.
+    """Stage that turns each run of byte tokens (``<0xE4>``) into text or, if not UTF-8, a U+FFFD per byte.
 
     One invalid byte makes the whole run invalid, its valid characters included. So a run is held back until
     the token after it, unless it is known to be invalid.
@@ -103,7 +103,7 @@ class ByteFallback:
         return decoded
 
     def finish(self) -> list[str]:
-        """End the run."""
+        """End the run and return its text."""
         if not self._run_length:
             return []
         rest = [] if self._is_invalid else self._decode(b"", is_end=True) or ["".join(self._characters)]
@@ -114,7 +114,7 @@ class ByteFallback:
         return rest
 
     def settle(self) -> list[str]:
-        """The complete characters of a run, which the bytes after the prompt do not make invalid."""
+        """Return the complete characters of a run, which the bytes after the prompt do not make invalid."""
         text = "".join(self._characters)
         self._characters.clear()
         if not self._is_invalid:
@@ -134,7 +134,7 @@ class ByteFallback:
         return self._decoder.getstate()[0]
 
     def _decode(self, encoded: bytes, *, is_end: bool) -> list[str]:
-        """Nothing while the run is valid; all its replacement characters when it becomes invalid."""
+        """Return nothing while the run is valid, and its replacement characters once it is invalid."""
         try:
             self._characters.append(self._decoder.decode(encoded, is_end))
         except UnicodeDecodeError:
@@ -153,9 +153,9 @@ BYTE_TOKENS = {
 
 
 class Utf8(NothingHeld):
-    """Decodes bytes, given as the characters U+0000 to U+00FF, with U+FFFD for what is not UTF-8.
+    """Decoder of bytes, given as the characters U+0000 to U+00FF, with U+FFFD for what is not UTF-8.
 
-    Holds back an incomplete character at the end (at most 3 bytes).
+    It holds back an incomplete character at the end (at most 3 bytes).
     """
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class Utf8(NothingHeld):
 
 
 class StripStart(NothingHeld):
-    """Removes up to ``count`` characters ``content`` from the beginning of the text."""
+    """Stage that removes up to ``count`` characters ``content`` from the beginning of the text."""
 
     def __init__(self, content: str, count: int) -> None:
         self._content = content
@@ -201,13 +201,13 @@ class StripStart(NothingHeld):
 
 
 class DecodeAtEnd(NothingHeld):
-    """Holds all tokens back to the end and gives them to the decoder: exact for any decoder."""
+    """Stage that holds all tokens back and gives them to the decoder at the end: exact for any decoder."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._tokens: list[str] = []
         self._prompt = ""
-        """The text of the first of them."""
+        """Text that the last ``settle`` returned."""
 
     def push(self, tokens: list[str]) -> list[str]:
         self._tokens += tokens
