@@ -61,7 +61,7 @@ def server_arguments(config: Mapping[str, Any]) -> ServerArguments:
 
 
 def _mapping(name: str, value: object, keys: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return ``value`` as a mapping (None: empty). Raises E1006 if it is none or has a key beside ``keys``."""
+    """Return ``value`` as a mapping (None: empty). Raises E1006 if it is none or has other ``keys``."""
     if value is None:
         return {}
     if not isinstance(value, dict):
