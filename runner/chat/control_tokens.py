@@ -20,22 +20,22 @@ import msgspec
 _NONCE = 10**24
 _INDEX_DIGITS = 6
 _MOST_HIDDEN = 1 << 15
-"""Texts of control tokens in one chat. Each makes a part of its own for the tokenizer."""
+"""Limit of control tokens' texts in one chat. Each makes a part of its own for the tokenizer."""
 
 
 class ControlTokens(msgspec.Struct, frozen=True):
-    """The texts of a tokenizer's control tokens."""
+    """Texts of a tokenizer's control tokens."""
 
     special: Sequence[str] = ()
     others: Sequence[str] = ()
-    """Look like special tokens, such as ``<think>``: plain text, except in what the assistant said."""
+    """Texts that look like special tokens, such as ``<think>``: plain, except in what the assistant said."""
 
 
 NONE = ControlTokens()
 
 
 class MarkedText(str):
-    """A prompt of which some parts are plain text, though they look like control tokens.
+    """Prompt of which some parts are plain text, though they look like control tokens.
 
     ``plain``: the parts, as (start, end) in characters, in order, that must not become control tokens.
     """
@@ -49,7 +49,7 @@ class MarkedText(str):
 
 
 class Hider:
-    """Hides the control tokens of one chat and finds them again."""
+    """Placeholders of one chat: it hides the control tokens and finds them again."""
 
     def __init__(self, tokens: ControlTokens) -> None:
         self._special = _any_of(tokens.special)
@@ -64,11 +64,11 @@ class Hider:
         ]
 
     def hide(self, value: Any) -> Any:
-        """``value`` of JSON's types, with placeholders."""
+        """Put placeholders into ``value``, of JSON's types."""
         return self._in(value, self._all)
 
     def reveal(self, text: str) -> tuple[str, list[tuple[int, int]]]:
-        """``text`` without placeholders, and where the hidden texts stand in it."""
+        """Return ``text`` without placeholders, and where the hidden texts stand in it."""
         if not self._hidden:
             return text, []
         parts = re.split(f"{self._nonce}([0-9]{{{_INDEX_DIGITS}}})", text)
@@ -100,7 +100,7 @@ class Hider:
 
 
 def longest_of(texts: Collection[str]) -> str:
-    """A regular expression for the longest of ``texts``, which compares their common beginnings once."""
+    """Return a regular expression for the longest of ``texts``, whose common beginnings it compares once."""
     branches = []
     for _, group in groupby(sorted(filter(None, texts)), itemgetter(0)):
         same = list(group)
@@ -111,6 +111,6 @@ def longest_of(texts: Collection[str]) -> str:
 
 
 def _any_of(texts: Sequence[str]) -> re.Pattern[str] | None:
-    """None if there are no texts."""
+    """Return a regular expression for any of ``texts``; None if there are none."""
     found = {*texts} - {""}
     return re.compile(longest_of(found)) if found else None

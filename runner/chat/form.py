@@ -1,4 +1,4 @@
-"""The form in which messages are given to a chat template: what one template needs, another refuses.
+"""Form of the messages that a chat template gets: what one template needs, another refuses.
 
 ``learned_form`` finds it out by rendering probes: short chats of made-up words that have to appear in the
 prompt.
@@ -16,7 +16,7 @@ import msgspec
 from runner.chat.messages import Message
 
 Rendered = Callable[[list[Message]], str | None]
-"""Renders a chat with a tool. None if the template refuses it."""
+"""Function that renders a chat with a tool; None if the template refuses it."""
 
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _USER, _KEY, _VALUE, _OTHER_ROLE = "zquser", "zqkey", "zqvalue", "zqrole"
@@ -27,18 +27,18 @@ _MISSING: tuple[str | msgspec.UnsetType | None, ...] = (msgspec.UNSET, None, "")
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages are given by it to one template."""
+    """Form in which messages are given to one template."""
 
     missing_content: str | msgspec.UnsetType | None = msgspec.UNSET
     """Content of an assistant's message that has calls only. Unset: the field is left out."""
     has_text_arguments: bool = False
-    """Arguments of calls are JSON in a text, not an object."""
+    """True if arguments of calls are JSON in a text, not an object."""
     takes_any_arguments: bool = False
-    """Arguments that are no object may be given as the text that the model wrote."""
+    """True if arguments that are no object may be given as the text that the model wrote."""
     has_short_ids: bool = False
-    """Ids of calls have 9 letters and digits, as some of Mistral's templates require."""
+    """True if ids of calls have 9 letters and digits, as some of Mistral's templates require."""
     has_parts: bool = False
-    """Content is a list of parts, not a text."""
+    """True if content is a list of parts, not a text."""
 
     def given(self, messages: list[Message]) -> list[Message]:
         return [self._message(each) for each in messages]
@@ -72,7 +72,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def learned_form(render: Rendered) -> Form:
-    """The first form in which the template writes a call and its result, and writes them well."""
+    """Return the first form in which the template writes a call and its result, and writes them well."""
     user = {"role": "user", "content": _USER}
     plain, parts = (render(Form(has_parts=each).given([user])) or "" for each in (False, True))
     form = Form(has_parts=_USER not in plain and _USER in parts)
@@ -101,14 +101,14 @@ def _forms(*, has_parts: bool) -> Iterator[Form]:
 
 
 def _score(text: str, num_nothing: int) -> int:
-    """How well a call is written: with its arguments, these as JSON, and missing content as nothing."""
+    """Score how well a call is written: with arguments as JSON, and missing content as nothing."""
     is_python_or_twice_json = f"'{_KEY}'" in text or f'\\"{_KEY}' in text
     has_nothing = len(_NOTHING.findall(text)) > num_nothing
     return 1 + 4 * (_VALUE in text) + 2 * (not is_python_or_twice_json) + (not has_nothing)
 
 
 def knows_role(render: Rendered, role: str) -> bool:
-    """Tell whether the template writes messages of the role, and not like those of any role whatsoever."""
+    """Return True if the template writes messages of the role, and not like those of any role whatsoever."""
     user = {"role": "user", "content": _USER}
     for before, after in (([], [user]), ([user, {"role": "assistant", "content": "zqanswer"}], [])):
         text, other = (

@@ -27,7 +27,7 @@ class _Generation(Extension):
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """Raises what Jinja and Python raise for an invalid template: see ``reason_of``."""
+    """Compile a template. Raises what Jinja and Python raise for an invalid one: see ``reason_of``."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
@@ -37,7 +37,7 @@ def compile_template(source: str) -> jinja2.Template:
 
 
 def reason_of(error: Exception) -> str:
-    """The error in one line."""
+    """Return the error in one line."""
     place = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
     said = error.message if isinstance(error, jinja2.TemplateSyntaxError) else str(error)
     return place + (" ".join(str(said).split()).rstrip(".") or type(error).__name__)
@@ -50,7 +50,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """NOTE: Jinja's own filter escapes HTML."""
+    """Write JSON. NOTE: Jinja's own filter escapes HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

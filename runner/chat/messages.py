@@ -1,4 +1,4 @@
-"""The messages of a chat, validated and in the form that chat templates expect."""
+"""Messages of a chat, validated and in the form that chat templates expect."""
 
 import difflib
 import json
@@ -13,28 +13,28 @@ Message = dict[str, Any]
 
 _ROLE = re.compile(r"[\w.-]{1,64}")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
-"""OpenAI's."""
+"""Roles of OpenAI's API."""
 _MEANT = {
     **dict.fromkeys(("human", "customer", "person"), "user"),
     **dict.fromkeys(("ai", "model", "bot", "chatbot", "gpt", "agent"), "assistant"),
     **dict.fromkeys(("function", "observation", "ipython", "tool_response", "tool_result"), "tool"),
     **dict.fromkeys(("instructions", "root"), "system"),
 }
-"""Roles of other formats, and which of these they are."""
+"""Roles of other formats, and the OpenAI role that each means."""
 _SIMILARITY = 0.6
-"""How similar, by difflib, one of them must be to another role to be suggested alone."""
+"""Similarity by difflib above which one role alone is suggested for another."""
 _MOST_IDS = 10
-"""Shown in an error."""
+"""Number of ids that an error shows."""
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names of what an assistant reasoned, each known to some clients and templates."""
 
 
 def checked_messages(messages: object, knows_role: Callable[[str], bool]) -> list[Message]:
-    """The messages, each with a text as content except beside calls: without None, text parts joined,
-    arguments of tool calls parsed, reasoning by all its names, results of tools with the tool's name.
+    """Return the messages, each with a text as content except beside calls.
 
-    ``knows_role``: whether the template knows a role; ``developer`` is ``system`` to one that does not.
-    Raises E1005 naming the first invalid message or content.
+    None is left out, text parts are joined, arguments of tool calls parsed. Reasoning has all its names, and
+    results of tools have the tool's name. ``knows_role``: whether the template knows a role; ``developer`` is
+    ``system`` to one that does not. Raises E1005 naming the first invalid message or content.
     """
     if not isinstance(messages, list) or not messages:
         raise InvalidInput(name="messages", expected="a list of at least one message", value=messages)
@@ -45,7 +45,7 @@ def checked_messages(messages: object, knows_role: Callable[[str], bool]) -> lis
 
 
 def with_system_prompt(messages: list[Message], system_prompt: str) -> list[Message]:
-    """``messages``, with the server's system prompt at the front if they have none."""
+    """Put the server's system prompt at the front of ``messages`` if they have none."""
     if messages[0]["role"] in ("system", "developer") or not system_prompt:
         return messages
     return [{"role": "system", "content": system_prompt}, *messages]
@@ -99,7 +99,7 @@ def _expected_role(role: str) -> str:
 
 
 def _reasoning(message: Message, place: str) -> dict[str, str]:
-    """What an assistant reasoned, by all its names."""
+    """Return what an assistant reasoned, by all its names."""
     given = next((name for name in REASONING if name in message), None)
     if given is None:
         return {}
@@ -137,7 +137,7 @@ def _known(ids: Iterable[str | None]) -> str:
 
 
 def _text_content(content: object, place: str) -> str:
-    """A text, or a list of parts that are texts."""
+    """Return a text, or a list of parts that are texts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -157,7 +157,7 @@ def _text_part(part: object, place: str) -> str:
 
 
 def _tool_calls(calls: object, place: str) -> list[Any]:
-    """NOTE: OpenAI's clients send the arguments as JSON in a string; templates expect the parsed value."""
+    """Check calls. OpenAI's clients send arguments as JSON in a string; templates expect the value."""
     if not isinstance(calls, list):
         raise InvalidInput(name=place, expected="a list", value=calls)
     return [_tool_call(call, f"{place}[{index}]") for index, call in enumerate(calls)]
@@ -182,7 +182,10 @@ def _sent(fields: Message) -> Message:
 
 
 def _arguments(given: Any) -> dict[str, Any] | str:
-    """An object; else the text that the model wrote, which may be invalid or cut. Raises RecursionError."""
+    """Return an object; else the text that the model wrote, which may be invalid or cut.
+
+    Raises RecursionError.
+    """
     value = given or {}
     for _ in range(2):  # Some clients write JSON in JSON.
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Renders chats in several sandboxed processes, so that slow or large chats do not make others wait."""
+"""Renderer of chats in several sandboxed processes, so that slow or large chats do not make others wait."""
 
 import threading
 
@@ -9,18 +9,18 @@ from runner.chat.rendering import Answer, Compile, Render
 from runner.chat.sandbox import Sandbox, encode
 
 _MOST_SANDBOXES = 2
-"""Processes for chats that never take long, and as many others for large chats."""
+"""Number of processes for chats that never take long, and of others for large chats."""
 _LARGE_BYTES = 1 << 16
 _LARGE_NICENESS = 10
-"""So that running streams go before large chats."""
+"""Niceness that lets running streams go before large chats."""
 _PATIENCE_S = 0.02
-"""A chat that has waited so long gets another process, or that of a slow chat."""
+"""Wait after which a chat gets another process, or that of a slow chat."""
 _SLOW_S = 0.1
-"""A chat takes milliseconds. One that takes so long, in processor time, is ended for one that waits."""
+"""Processor time after which a chat is ended for one that waits. Most take milliseconds."""
 
 
 class ChatRenderer:
-    """Renders the templates of ``compile_``, from any thread."""
+    """Renderer of the templates of ``compile_``, from any thread."""
 
     def __init__(self, compile_: Compile) -> None:
         self._max_bytes = compile_.max_bytes
@@ -36,7 +36,7 @@ class ChatRenderer:
             self._small.put_back(sandbox)
 
     def render(self, message: Render) -> Answer:
-        """Raises E1701, E1002, E1005, and E1702 with the template's own message."""
+        """Render a chat. Raises E1701, E1002, E1005, and E1702 with the template's own message."""
         try:
             data = encode(message)
         except RecursionError as exc:
@@ -84,7 +84,7 @@ class _Sandboxes:
             self._changed.notify_all()
 
     def _start_another(self) -> bool:
-        """Start one in a thread, unless one is being started. False if there may be no more."""
+        """Start a process in a thread, unless one is being started. False if there may be no more."""
         if len(self._idle) + len(self._busy) + self._num_starting >= _MOST_SANDBOXES:
             return False
         if not self._num_starting:

@@ -1,4 +1,4 @@
-"""What the sandboxed process does with a chat: reads and checks its messages, and renders the template."""
+"""Program of the sandboxed process: it reads and checks a chat's messages, and renders the template."""
 
 import json
 from hashlib import sha256
@@ -32,11 +32,11 @@ _PROBED = {
 }
 _ASKED = {"role": "user", "content": "zquser"}
 _MOST_KEPT = 1000
-"""Shapes of chats, and roles."""
+"""Limit of shapes of chats, and of roles."""
 _MOST_TRIED = 8000
-"""Messages of one chat in all arrangements that are tried: a template writes them in 0.1 s."""
+"""Limit of messages of a chat in all arrangements that are tried: a template writes them in 0.1 s."""
 _SHORT = 40
-"""Messages of a chat of which many arrangements are tried."""
+"""Limit of messages of a chat of which many arrangements are tried."""
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
@@ -59,30 +59,30 @@ class Compile(msgspec.Struct, tag=True):
 class Render(msgspec.Struct, tag=True):
     name: str
     messages: Any
-    """JSON in a text, or read already."""
+    """Messages as JSON in a text, or read already."""
     system_prompt: str
-    """For messages without one."""
+    """System prompt of messages without one."""
     continues: bool
-    """The last message is the beginning of the answer."""
+    """True if the last message is the beginning of the answer."""
     given: dict[str, Any]
-    """The client's other variables of the template."""
+    """Variables of the template that the client gave."""
     own: dict[str, Any]
-    """Ours."""
+    """Variables of ours."""
     is_probe: bool = False
-    """Messages that the template leaves out stay left out."""
+    """True if messages that the template leaves out stay left out."""
 
 
 class Answer(msgspec.Struct):
-    """The text of a ``Render``. Errors: E1701 for a ``Compile``; E1002, E1005, E1702 for a ``Render``."""
+    """Text of a ``Render``. Errors: E1701 for a ``Compile``; E1002, E1005, E1702 for a ``Render``."""
 
     text: str = ""
     plain: list[tuple[int, int]] = []
-    """Where texts of control tokens came from the client."""
+    """Places where texts of control tokens came from the client."""
     error: WireError | None = None
 
 
 class ChatProgram:
-    """One template, and what it needs, which is found out by rendering probes."""
+    """Template and what it needs, which is found out by rendering probes."""
 
     def __init__(self, template: Template, compiled: Compile) -> None:
         self._template = template
@@ -91,13 +91,13 @@ class ChatProgram:
         self._steps: dict[bytes, Steps | None] = {}
         self._form = Form()
         self._no_tools: list[Any] | None = None
-        """Some templates need a list also where there are none."""
+        """Value for no tools: some templates need a list also then."""
         if self._probe([_ASKED], tools=None) is None:
             self._no_tools = []
         self._form = learned_form(self._probe)
 
     def render(self, message: Render) -> Answer:
-        """Raises E1002, E1005, E1702, and what the template raises."""
+        """Render a chat. Raises E1002, E1005, E1702, and what the template raises."""
         chat = checked_messages(_read(message.messages), self._knows_role)
         chat = with_system_prompt(chat, message.system_prompt)
         taken = chat if message.is_probe else self._arranged_for(chat, message)
@@ -120,7 +120,7 @@ class ChatProgram:
         return self._template.render({**variables, "tools": variables.get("tools") or self._no_tools})
 
     def _probe(self, chat: list[Message], **variables: Any) -> str | None:
-        """The prompt of a chat that has the template's form. None if the template refuses it."""
+        """Return the prompt of a chat that has the template's form. None if the template refuses it."""
         try:
             return self._write(chat, {**_PROBED, **variables})
         except Exception:  # noqa: BLE001 - as the sandbox does: a template fails with anything
@@ -183,7 +183,7 @@ def _read(messages: Any) -> Any:
 
 
 def _open_final(chat: list[Message]) -> str:
-    """Mark the end of the last message's content, which the output continues. Returns the content."""
+    """Mark the end of the last message's content, which the output continues. Return the content."""
     content = chat[-1].get("content")
     if not isinstance(content, str):
         name = f"messages[{len(chat) - 1}].content"
@@ -193,7 +193,7 @@ def _open_final(chat: list[Message]) -> str:
 
 
 def _cut_at_tag(text: str, final: str) -> str:
-    """The prompt up to the tag, without trailing space if the template trims the content."""
+    """Return the prompt up to the tag, without trailing space if the template trims the content."""
     at = text.rfind(_CONTINUE_TAG.strip())
     if at < 0 or final.strip() not in text:
         raise ChatTemplateRefused(reason="it changes the last message, so that can't be continued")

@@ -33,13 +33,13 @@ RENDER_S = 5.0
 _MEMORY_BYTES = 128 << 20
 """Limit of address space beyond what the process has at its start."""
 _ANSWER_TIMEOUT_S = 20 * RENDER_S
-"""Longer than the process can live at its limit of processor time, also on a busy machine."""
+"""Timeout that is longer than the process can live, also on a busy machine."""
 _LIMIT_EXCEEDED = f"it took more than {RENDER_S:g} s or more than {_MEMORY_BYTES >> 20} MiB"
 _LENGTH = struct.Struct("<I")
 
 
 class Sandbox:
-    """One process, used by one thread at a time.
+    """Process used by one thread at a time.
 
     It is ended for exceeding a limit, and when its socket closes: with this object, or with our process.
     """
@@ -57,7 +57,7 @@ class Sandbox:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Raises E1701."""
+        """Start the process. Raises E1701."""
         if self.is_running:
             return
         ours, theirs = socket.socketpair()
@@ -80,9 +80,7 @@ class Sandbox:
             raise answer.error.restore()
 
     def render(self, message: bytes) -> Answer:
-        """``message``: an encoded ``Render``. Raises E1701, E1002, E1005, and E1702 with the template's own
-        message.
-        """
+        """Send the encoded ``Render``. Raises E1701, E1002, E1005, or E1702 with the template's message."""
         self._end_reason = ""
         self.start()
         self._render_since_s = self._processor_s()
@@ -98,7 +96,7 @@ class Sandbox:
 
     @property
     def render_s(self) -> float:
-        """Processor time of what it renders, from any thread."""
+        """Processor time of the current chat, from any thread."""
         since_s = self._render_since_s
         return 0.0 if since_s is None else self._processor_s() - since_s
 
@@ -111,13 +109,13 @@ class Sandbox:
             return 0.0
 
     def kill(self, reason: str) -> None:
-        """End what it renders with E1702, from another thread."""
+        """End the current chat with E1702, from another thread."""
         self._end_reason = reason
         if (process := self._process) is not None:
             process.kill()
 
     def _call(self, message: bytes) -> Answer | None:
-        """None if the process ended over it, or had to be ended."""
+        """Return None if the process ended over the chat, or had to be ended."""
         try:
             _send(self._connection, message)
             answer: Answer | None = _receive(self._connection, Answer)
@@ -140,7 +138,7 @@ class Sandbox:
 
 
 def encode(message: Compile | Render | Answer) -> bytes:
-    """Raises RecursionError for what is nested too deeply."""
+    """Encode a message. Raises RecursionError if it is nested too deeply."""
     with suppress(UnicodeEncodeError):
         return msgspec.json.encode(message)
     # Python's JSON takes unpaired surrogates too. It is slower, and lets no other thread run meanwhile.
@@ -154,7 +152,7 @@ def _send(connection: socket.socket, data: bytes) -> None:
 
 
 def _receive(connection: socket.socket, kind: Any) -> Any | None:
-    """None if the peer has closed the connection. Raises OSError."""
+    """Receive a message; None if the peer has closed the connection. Raises OSError."""
     head = _receive_exactly(connection, _LENGTH.size)
     body = _receive_exactly(connection, _LENGTH.unpack(head)[0]) if head else b""
     if not body:
@@ -165,7 +163,7 @@ def _receive(connection: socket.socket, kind: Any) -> Any | None:
 
 
 def _receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
-    """Empty if the peer has closed the connection."""
+    """Receive so many bytes; none if the peer has closed the connection."""
     parts = bytearray()
     while len(parts) < size_bytes:
         data = connection.recv(min(size_bytes - len(parts), 1 << 20))

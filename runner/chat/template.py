@@ -23,23 +23,23 @@ from runner.chat.rendering import MAX_TEXT_BYTES, Compile, Render
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 _ADDITIONAL = "additional_chat_templates"
-"""A folder of further templates by name, as ``transformers`` saves them."""
+"""Folder of further templates by name, as ``transformers`` saves them."""
 
 
 @dataclass(eq=False)
 class ChatTemplate:
-    """The chat template of one model. A model without one is an error only when it renders (E1700)."""
+    """Chat template of one model. A model without one is an error only when it renders (E1700)."""
 
     _sources: Mapping[str, str]
     """Jinja templates by name: ``default``, and optionally ``tool_use`` for tools."""
     _special_tokens: Mapping[str, str]
     _place: str = "the tokenizer"
     _control_tokens: ControlTokens = NONE
-    """What clients may not send: it stays plain text."""
+    """Tokens that clients may not send: their texts stay plain."""
     _max_bytes: int = MAX_TEXT_BYTES
     """Limit of a prompt, and of what it is made from, as JSON."""
     response_template: object = None
-    """How the model's answers are described, as it is in tokenizer_config.json."""
+    """Description of the model's answers in tokenizer_config.json."""
 
     @property
     def exists(self) -> bool:
@@ -47,7 +47,7 @@ class ChatTemplate:
 
     @property
     def text(self) -> str:
-        """All of its Jinja templates."""
+        """Source of all its Jinja templates."""
         return "\n".join(self._sources.values())
 
     def render(
@@ -61,12 +61,12 @@ class ChatTemplate:
         adds_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt with its special tokens, so it is tokenized without adding any; it is a ``MarkedText``
-        if the messages have control tokens.
+        """Return the prompt with its special tokens, so it is tokenized without adding any.
 
-        ``messages``: also as JSON. ``system_prompt``: for messages without one. ``continues``: the last
-        message is the beginning of the answer. ``arguments`` are the template's own. Raises E1002, E1005 for
-        malformed messages, E1700, E1701, or E1702 with the template's own message.
+        It is a ``MarkedText`` if the messages have control tokens. ``messages`` may also be JSON.
+        ``system_prompt`` is for messages without one. ``continues``: the last message is the beginning of the
+        answer. ``arguments`` are the template's own. Raises E1002, E1005 for malformed messages, E1700,
+        E1701, or E1702 with the template's own message.
         """
         if isinstance(messages, str) and len(messages) > self._max_bytes:
             raise PromptTooLong.in_bytes(prompt_bytes=len(messages), max_bytes=self._max_bytes)
@@ -92,7 +92,7 @@ class ChatTemplate:
         return name
 
     def probe(self, messages: list[Message], tools: Sequence[Mapping[str, Any]], **own: Any) -> str:
-        """The prompt of ``messages`` as they are: it may leave some out. Raises E1702."""
+        """Return the prompt of ``messages`` as they are: it may leave some out. Raises E1702."""
         given = {"tools": tools, "documents": None}
         probe = Render(self._name(has_tools=True), messages, "", False, given, own, is_probe=True)
         return self._renderer.render(probe).text
@@ -120,7 +120,7 @@ def load_chat_template(
     control_tokens: ControlTokens = NONE,
     max_bytes: int = MAX_TEXT_BYTES,
 ) -> ChatTemplate:
-    """The template of the file ``override``, or else of an engine directory. Raises E1701."""
+    """Load the template of the file ``override``, or else of an engine directory. Raises E1701."""
     config = _read_object(engine_dir / "tokenizer_config.json")
     special_tokens = _special_tokens(config, _read_object(engine_dir / "special_tokens_map.json"))
     file = override or engine_dir / "chat_template.jinja"
@@ -138,7 +138,7 @@ def load_chat_template(
 
 
 def _sources(found: object, place: Path) -> dict[str, str]:
-    """One template, or named ones in a list or an object, as in tokenizer_config.json."""
+    """Return one template, or named ones in a list or an object, as in tokenizer_config.json."""
     if found is None:
         return {}
     if isinstance(found, str):
@@ -155,7 +155,7 @@ def _sources(found: object, place: Path) -> dict[str, str]:
 
 
 def _special_tokens(*documents: Mapping[str, Any]) -> dict[str, str]:
-    """``bos_token`` and the others, each from the first document that has it."""
+    """Return ``bos_token`` and the others, each from the first document that has it."""
     tokens: dict[str, str] = {}
     for name in (f"{role}_token" for role in _SPECIAL_TOKENS):
         for document in documents:

@@ -21,7 +21,7 @@ _TEXTS = (*REASONING, "content")
 
 
 def combined(messages: Iterable[Message]) -> list[Message]:
-    """``messages`` without two turns of the same role in a row, except results of tools."""
+    """Join turns of the same role in a row, except results of tools."""
     made: list[Message] = []
     for message in messages:
         if made and made[-1]["role"] == message["role"] and message["role"] in _JOINED:
@@ -32,7 +32,7 @@ def combined(messages: Iterable[Message]) -> list[Message]:
 
 
 def arrangements(messages: list[Message]) -> Iterator[tuple[Steps, list[Message]]]:
-    """``messages`` as they are, then with as few changes as may be needed, then with more."""
+    """Yield ``messages`` as they are, then with as few changes as may be needed, then with more."""
     tried: list[list[Message]] = []
     for choice in itertools.product(*_STEPS):
         steps = tuple(itertools.chain.from_iterable(choice))
@@ -49,7 +49,7 @@ def arranged(messages: list[Message], steps: Steps) -> list[Message]:
 
 
 def shape_of(chat: list[Message]) -> tuple[object, ...]:
-    """All that the arrangement of a chat depends on: nothing of its texts."""
+    """Return all that the arrangement of a chat depends on: nothing of its texts."""
     return tuple(
         (
             each["role"],
@@ -62,7 +62,7 @@ def shape_of(chat: list[Message]) -> tuple[object, ...]:
 
 
 def with_words(chat: list[Message]) -> list[Message]:
-    """A chat of the same shape, with a word of its own for each text and call."""
+    """Return a chat of the same shape, with a word of its own for each text and call."""
     ids: dict[str | None, str] = {}
     made = []
     for index, message in enumerate(chat):
@@ -93,7 +93,7 @@ def _key(id_: object) -> str | None:
 
 
 def has_words(text: str, chat: list[Message]) -> bool:
-    """Tell whether all words of ``with_words``, arranged in whichever way, are in a prompt."""
+    """Return True if all words of ``with_words``, arranged in whichever way, are in a prompt."""
     found = {*_WORD.findall(text)}
     return all(found.issuperset(_WORD.findall(repr(each))) for each in chat)
 
@@ -109,7 +109,7 @@ def _joined(first: Message, second: Message) -> Message:
 
 
 def _with_system_in_front(messages: list[Message]) -> list[Message]:
-    """Late ones come to the others, as their rank is that of the first. The last turn stays where it is."""
+    """Move late instructions to the first ones, whose rank they have. The last turn stays where it is."""
     *rest, last = messages
     front = [{**each, "role": "system"} for each in rest if each["role"] in _INSTRUCTIONS]
     others = [each for each in rest if each["role"] not in _INSTRUCTIONS]
@@ -121,7 +121,7 @@ def _without_system(messages: list[Message]) -> list[Message]:
 
 
 def _with_text_in_results(messages: list[Message]) -> list[Message]:
-    """What a user adds to results of tools becomes a part of the last one."""
+    """Make what a user adds to results of tools a part of the last one."""
     made: list[Message] = []
     for message in messages:
         if made and made[-1]["role"] == "tool" and message["role"] == "user":
@@ -132,7 +132,7 @@ def _with_text_in_results(messages: list[Message]) -> list[Message]:
 
 
 def _with_calls_apart(messages: list[Message]) -> list[Message]:
-    """An assistant's text and calls are two turns: some templates write only one of them."""
+    """Make an assistant's text and calls two turns: some templates write only one of them."""
     made: list[Message] = []
     for message in messages:
         if message.get("tool_calls") and message.get("content"):
@@ -143,7 +143,7 @@ def _with_calls_apart(messages: list[Message]) -> list[Message]:
 
 
 def _with_single_calls(messages: list[Message]) -> list[Message]:
-    """Each call is a turn, which its result follows: some templates write one call of a turn at most."""
+    """Make each call a turn, which its result follows: some templates write one call of a turn at most."""
     made: list[Message] = []
     for message in messages:
         first, *others = message.get("tool_calls", [None])
@@ -158,7 +158,7 @@ def _with_single_calls(messages: list[Message]) -> list[Message]:
 
 
 def _place_of_result(messages: list[Message], id_: object) -> int:
-    """After the call among the last messages, and the results that it has already."""
+    """Find the place after the call among the last messages, and after the results that it has already."""
     for at in range(len(messages), 0, -1):
         before = messages[at - 1]
         if before["role"] == "user":
@@ -171,7 +171,7 @@ def _place_of_result(messages: list[Message], id_: object) -> int:
 
 
 def _with_calls_as_text(messages: list[Message]) -> list[Message]:
-    """Calls are JSON in the assistant's text: for models without tools."""
+    """Write calls as JSON in the assistant's text: for models without tools."""
     made = []
     for message in messages:
         if "tool_calls" in message:
@@ -191,7 +191,7 @@ def _with_results_of_user(messages: list[Message]) -> list[Message]:
 
 
 def _with_user_first(messages: list[Message]) -> list[Message]:
-    """A chat that begins with an answer gets a turn before it: some clients shorten their history."""
+    """Put a user's turn before an answer that begins the chat: some clients shorten their history."""
     at = sum(1 for _ in itertools.takewhile(lambda each: each["role"] in _INSTRUCTIONS, messages))
     if at == len(messages) or messages[at]["role"] == "user":
         return messages
@@ -199,7 +199,7 @@ def _with_user_first(messages: list[Message]) -> list[Message]:
 
 
 def _with_blank_answers(messages: list[Message]) -> list[Message]:
-    """An answer that is empty, or reasoning only, is a space."""
+    """Make an answer that is empty, or reasoning only, a space."""
     return [{**each, "content": " "} if each.get("content") == "" else each for each in messages]
 
 
@@ -208,7 +208,7 @@ def _without_reasoning(messages: list[Message]) -> list[Message]:
 
 
 def _with_reasoning(messages: list[Message]) -> list[Message]:
-    """Answers without reasoning have an empty one."""
+    """Give answers without reasoning an empty one."""
     none = dict.fromkeys(REASONING, "")
     return [none | each if each["role"] == "assistant" else each for each in messages]
 
@@ -223,4 +223,4 @@ _STEPS: tuple[tuple[Steps, ...], ...] = (
     ((), (_with_calls_apart,)),
     ((), (_with_blank_answers,)),
 )
-"""One of each row is taken. Those of the last row are tried first."""
+"""Steps by row; one of each row is taken. Those of the last row are tried first."""

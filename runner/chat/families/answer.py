@@ -1,4 +1,4 @@
-"""The state machine of an answer: what all forms of answers have in common."""
+"""State machine of an answer: what all forms of answers have in common."""
 
 from collections.abc import Iterable
 
@@ -11,10 +11,10 @@ from runner.chat.families.syntax.reader import Reader, Reading
 
 
 class AnswerReader:
-    """Reads one answer. ``markers`` tells which tokens to push as which characters; other tokens are text."""
+    """Reader of one answer. ``markers`` has the characters to push for some tokens; others are text."""
 
     needs_single_tokens: bool = False
-    """Whether several tokens must be pushed one by one, so that those of the reasoning can be counted."""
+    """True if several tokens must be pushed one by one, so that those of the reasoning can be counted."""
 
     def __init__(self, form: AnswerForm, tokenizer: Tokenizer, markers: Iterable[str]) -> None:
         self.markers = markers_of(tokenizer, tuple(markers))
@@ -25,11 +25,11 @@ class AnswerReader:
 
     @property
     def num_sections(self) -> int:
-        """Counts calls and changes between reasoning and content."""
+        """Number of calls and changes between reasoning and content."""
         return self._reader.num_sections
 
     def push(self, text: str) -> list[Part]:
-        """The parts that this further text makes certain. It is not empty."""
+        """Return the parts that this further text makes certain. It is not empty."""
         reader = self._reader
         search = reader.search
         # NOTE: the way of most tokens, which has to take less than a microsecond.
@@ -45,7 +45,7 @@ class AnswerReader:
         return reader.take_parts()
 
     def finish(self) -> list[Part]:
-        """The rest, at the end of the answer."""
+        """Return the rest, at the end of the answer."""
         self._reader.is_ended = True
         for _ in self._steps:
             pass

@@ -10,7 +10,7 @@ _METHOD = ".call"
 
 
 class Llama3Calls(JsonCalls, frozen=True):
-    """After the marker also ``NAME.call(key=value)``, which these models learned for tools of their own."""
+    """Calls of Llama 3. Those of the models' own tools are ``NAME.call(key=value)`` after the marker."""
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         if not begin or (yield from reader.space()) in self.bare:
@@ -24,7 +24,7 @@ class Llama3Calls(JsonCalls, frozen=True):
 
 
 class FencedCalls(JsonCalls, frozen=True):
-    """Calls may also stand in a fence of Markdown or in markers of other families."""
+    """Calls that may also stand in a fence of Markdown or in markers of other families."""
 
     begins: tuple[str, ...] = ("```json", "<tool_call>", "[TOOL_CALLS]")
     bare: str = "{["
@@ -49,4 +49,4 @@ LLAMA3 = Family(
 GENERIC = Family(name="generic", calls=JsonCalls(bare="{[", is_list=True))
 XLAM = Family("xlam", FencedCalls())
 THINKING = Family(name="thinking", calls=GENERIC.calls, reasoning=Span("<think>", "</think>"))
-"""The generic form of calls, for models that are known to think."""
+"""Generic form of calls, for models that are known to think."""

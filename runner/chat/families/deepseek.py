@@ -12,7 +12,7 @@ _KIND = "function"
 
 
 class DeepSeekCalls(NamedCalls, frozen=True):
-    """V3 and R1 write the word function before the separator, and the name after it."""
+    """Calls of V3 and R1, with the word function before the separator, and the name after it."""
 
     def _header(self, reader: Reader) -> Reading[tuple[str, str]]:
         name, id_ = yield from super()._header(reader)
@@ -42,7 +42,7 @@ _FENCED = msgspec.structs.replace(
 
 
 def _dsml(name: str, section: str, *variants: str, prefix: str = "｜DSML｜") -> Family:
-    """``variants``: what models write instead of ``section``."""
+    """Make a family of DSML. ``variants``: what models write instead of ``section``."""
     names = tuple(f"{prefix}{each}" for each in variants)
     calls = InvokeCalls(f"{prefix}{section}", prefix, tells_types=True, section_variants=names)
     return Family(name, calls, THINK, ends_reasoning=calls.sections)

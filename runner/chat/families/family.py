@@ -1,4 +1,4 @@
-"""A model family: how its models write calls of tools and reasoning."""
+"""Model family: how its models write calls of tools and reasoning."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from runner.chat.families.tools import ToolUse
 
 
 class CallSyntax(Protocol):
-    """How calls are written."""
+    """Syntax of calls."""
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -23,19 +23,19 @@ class CallSyntax(Protocol):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All of them, ``begins`` included."""
+        """Markers of the syntax, ``begins`` included."""
         ...
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         """Read calls to their end. ``begin`` was read before them; it is empty for bare calls.
 
-        Raises NotACall if it is text. Markers without a call between them are left out.
+        Raises NotACall for text. Markers without a call between them are left out.
         """
         ...
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A part of an answer between two markers."""
+    """Part of an answer between two markers."""
 
     begin: str
     end: str
@@ -50,24 +50,24 @@ class Family(msgspec.Struct, frozen=True):
     calls: CallSyntax | None = None
     reasoning: Span | None = None
     wrappers: tuple[Span, ...] = ()
-    """Around the content; models write one of them or none. One without a beginning always ends."""
+    """Markers around the content: models write one pair or none. One without a beginning always ends."""
     ends_reasoning: tuple[str, ...] = ()
     """Markers before calls that also end reasoning where they are no tokens."""
     bare_anywhere: str = ""
     """Characters with which calls may begin without a marker anywhere in the content."""
     has_channels: bool = False
-    """Whether an answer is several messages with headers (harmony)."""
+    """True if an answer is several messages with headers (harmony)."""
 
     def opens_reasoning(self, prompt: str) -> bool:
-        """Tell whether the prompt, as the template made it, ends with the beginning of reasoning."""
+        """Return True if the prompt, as the template made it, ends with the beginning of reasoning."""
         return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning.begin)
 
 
 class AnswerForm(msgspec.Struct, frozen=True):
-    """How the answer to one request is read."""
+    """Form in which the answer to one request is read."""
 
     family: Family
     tools: ToolUse | None = None
-    """None: nothing is a call."""
+    """Tools of the request; None: nothing is a call."""
     starts_in_reasoning: bool = False
-    """The prompt has opened the reasoning: see ``Family.opens_reasoning``."""
+    """True if the prompt has opened the reasoning: see ``Family.opens_reasoning``."""

@@ -18,12 +18,12 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
     value: str = "<arg_value>"
     value_end: str = "</arg_value>"
     section_begin: str = ""
-    """Before all calls, if they are in a section."""
+    """Marker before all calls, if they are in a section."""
     section_end: str = ""
     after_name: str = ""
-    """A marker that may stand after the name."""
+    """Marker that may stand after the name."""
     type_begin: str = ""
-    """Before a type that may stand between a key and its value."""
+    """Marker before a type that may stand between a key and its value."""
     type_end: str = ""
     bare: str = ""
 
@@ -91,7 +91,7 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
                 return not reader.is_cut_off(self.end)
 
     def _ends(self, reader: Reader, writer: ArgumentsWriter) -> Ends:
-        """What follows a value whose own end is missing, and hardly stands in a value."""
+        """Yield what follows a value whose own end is missing, and hardly stands in a value."""
 
         def key() -> Reading[bool]:
             try:
@@ -106,7 +106,7 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
         return {self.key: key, self.end: end}
 
     def _is_cut_off(self, reader: Reader) -> bool:
-        """Tell whether the answer ends in a marker before a value."""
+        """Return True if the answer ends in a marker before a value."""
         rest = reader.text[reader.at :]
         begins = (self.value, self.type_begin)
         return reader.is_ended and any(each.startswith(rest) for each in begins)
@@ -148,7 +148,7 @@ LONGCAT_LITE = Family(
 
 
 def hunyuan_3(suffix: str) -> Family:
-    """Hunyuan 3, whose markers end with a text that depends on the checkpoint."""
+    """Make Hunyuan 3, whose markers end with a text that depends on the checkpoint."""
 
     def span(name: str) -> tuple[str, str]:
         return f"<{name}{suffix}>", f"</{name}{suffix}>"

@@ -19,13 +19,13 @@ _IS_COMMENTARY = re.compile(rf"{re.escape(_CHANNEL)}\s*commentary\b")
 _UNMARKED = re.compile(
     rf"{re.escape(_CHANNEL)}\s*(analysis|final)\b(?:\s*{re.escape(_CONSTRAIN)}\s*json\b)?\s*(.+)", re.DOTALL
 )
-"""A header with the text of its message, whose marker is missing."""
+"""Header with the text of its message, whose marker is missing."""
 _OWN_TOOLS = ("assistant", "browser", "python", "container")
 """Recipients that models were taught without tools of clients."""
 
 
 class HarmonyCalls:
-    """Messages to ``functions.NAME``, whose text is the arguments. ``HarmonyAnswer`` reads them."""
+    """Calls as messages to ``functions.NAME``, whose text is the arguments. ``HarmonyAnswer`` reads them."""
 
     begins = ()
     bare = ""
@@ -36,7 +36,7 @@ class HarmonyCalls:
 
 
 class HarmonyAnswer(AnswerReader):
-    """The prompt ends with the beginning of a header, or with all of it."""
+    """Reader of answers. The prompt ends with the beginning of a header, or with all of it."""
 
     def __init__(self, form: AnswerForm, tokenizer: Tokenizer) -> None:
         super().__init__(form, tokenizer, _MARKERS)
@@ -61,7 +61,7 @@ class HarmonyAnswer(AnswerReader):
                     self._unmarked("".join(header))
 
     def _is_header(self) -> Reading[bool]:
-        """Tell whether the answer begins with a marker or a recipient."""
+        """Return True if the answer begins with a marker or a recipient."""
         reader = self._reader
         begins = (*self._texts, "to=")
         while not reader.is_ended and any(begin.startswith(reader.text[reader.at :]) for begin in begins):
@@ -69,14 +69,14 @@ class HarmonyAnswer(AnswerReader):
         return reader.text.startswith(begins, reader.at)
 
     def _unmarked(self, header: str) -> None:
-        """The text after a header, if it has any in place of the next marker."""
+        """Emit the text after a header, if it has any in place of the next marker."""
         match = _UNMARKED.match(header[max(header.rfind(_CHANNEL), 0) :])
         if match is not None and _TO.search(header) is None:
             self._reader.num_sections += 1
             self._reader.emit(Reasoning if match[1] == "analysis" else Content, match[2])
 
     def _is_call(self, name: str) -> bool:
-        """Tell whether a message to ``name`` is a call: the model's own tools only where offered."""
+        """Return True if a message to ``name`` is a call: the model's own tools only where offered."""
         if self._tools is None or name.startswith(_PREFIX):
             return self._tools is not None
         return any(tool.name == name for tool in self._tools.tools) or not _is_own_tool(name)

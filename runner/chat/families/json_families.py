@@ -40,7 +40,7 @@ COMMAND_R_2024 = Family(
 """Command R and Command R+."""
 _GRANITE_CALLS = JsonCalls(begins=("<|tool_call|>", "<tool_call>"), end="</tool_call>", is_list=True)
 GRANITE = Family("granite", _GRANITE_CALLS, THINK, wrappers=(Span("<response>", "</response>"),))
-"""Granite 3.0 to 3.3. Granite 4 writes calls like Hermes."""
+"""Granite 3.0 to 3.3. Granite 4 has the calls of Hermes."""
 GRANITE_32 = Family(
     "granite-3.2", _GRANITE_CALLS, Span("Here is my thought process:", "Here is my response:")
 )

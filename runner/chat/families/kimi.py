@@ -8,7 +8,7 @@ _PREFIX = "functions."
 
 
 class KimiCalls(NamedCalls, frozen=True):
-    """Before the separator stands an id that has the name: ``functions.NAME:NUMBER``."""
+    """Calls with an id before the separator, which has the name: ``functions.NAME:NUMBER``."""
 
     def _header(self, reader: Reader) -> Reading[tuple[str, str]]:
         id_, _ = yield from super()._header(reader)

@@ -14,13 +14,13 @@ from runner.chat.families.tools import ToolUse
 
 
 class PythonCalls(msgspec.Struct, frozen=True):
-    """After a marker calls may stand without a list, and then on lines of their own."""
+    """Calls in Python's syntax, which after a marker may stand without a list, on lines of their own."""
 
     begins: tuple[str, ...] = ("<|python_start|>",)
     end: str = "<|python_end|>"
     bare: str = "["
     is_list: bool = True
-    """Whether the template tells the model to write a list."""
+    """True if the template tells the model to write a list."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -84,6 +84,6 @@ LLAMA4 = Family(name="llama4", calls=PythonCalls(bare="[{"))
 LFM2 = Family("lfm2", PythonCalls(("<|tool_call_start|>",), "<|tool_call_end|>"), THINK)
 """LFM2 and LFM2.5."""
 OLMO3 = Family("olmo3", PythonCalls(("<function_calls>",), "</function_calls>", "", is_list=False), THINK)
-"""OLMo 3, which writes one call on each line."""
+"""OLMo 3, with one call on each line."""
 PYTHONIC = Family("pythonic", PythonCalls((), ""))
 """Llama 3.2 with lists of calls, ToolACE."""

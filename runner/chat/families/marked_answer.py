@@ -38,20 +38,20 @@ class MarkedAnswer(AnswerReader):
         self._is_trying = False
         self._is_always_wrapped = self._is_wrapped = "" in wraps
         self._blank: list[str] | None = []
-        """The whitespace of a section that has nothing else yet."""
+        """Whitespace of a section that has nothing else yet."""
         self._space: list[str] = []
         """Whitespace at the end of the reasoning so far: left out if nothing follows."""
         self._lines: list[str] = []
         """Line breaks at the end of the content so far: no part of it if calls follow."""
         self._has_end = False
-        """A wrapper ended: line breaks around its end are its form if nothing follows."""
+        """True if a wrapper ended: line breaks around its end are its form if nothing follows."""
         self._has_content = False
         self._before_calls: list[str] = []
-        """Those before calls: part of the content only if it goes on."""
+        """Line breaks before calls: part of the content only if it goes on."""
         self._is_markup_known = False
-        """Whether calls or reasoning were read: a further end marker is then no text."""
+        """True if calls or reasoning were read: a further end marker is then no text."""
         self._drops_blank = False
-        """Whether whitespace at the beginning of the content belongs to the form of the family."""
+        """True if whitespace at the beginning of the content belongs to the form of the family."""
 
     @property
     def needs_single_tokens(self) -> bool:  # type: ignore[override]
@@ -177,13 +177,13 @@ class MarkedAnswer(AnswerReader):
             self._reader.copied = None if self._lines else _content_part
 
     def _end_lines(self) -> None:
-        """Line breaks are content, as no calls follow."""
+        """Emit line breaks as content, as no calls follow."""
         if self._lines:
             self._reader.emit(Content, "".join(self._lines))
             self._lines = []
 
     def _reasoning(self, text: str) -> None:
-        """Without whitespace around it."""
+        """Emit reasoning without whitespace around it."""
         if self._blank is not None:
             text = text.lstrip()
             if not text:

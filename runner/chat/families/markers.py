@@ -15,11 +15,11 @@ Search = Callable[..., "re.Match[str] | None"]
 
 _SPECIAL, _ADDED = 0xDC00, 0xDC80
 CUT = "\N{REPLACEMENT CHARACTER}"
-"""What the end of an answer makes of a character that it cuts, which may be one of a marker."""
+"""Character that the end of an answer makes of one that it cuts, maybe one of a marker."""
 
 
 class Stops:
-    """Finds the first of some texts in a text that is still growing. Only tokens begin others."""
+    """Search for the first of some texts in a text that is still growing. Only tokens begin others."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         found = sorted({*texts} - {""})
@@ -28,18 +28,18 @@ class Stops:
         begun = rf"(?:{'|'.join(map(_beginning, longer))}){CUT}?\Z" if longer else "(?!)"
         one = f"(?!{begun}){_any(text for text in found if len(text) == 1)}"
         self.search: Search = re.compile(f"({'|'.join((*map(re.escape, longer), one))})|{begun}").search
-        """Group 1 is the text that was found; without it, one of them may begin at the match."""
+        """Search for a text, which is group 1; without it, a text may begin at the match."""
         self.search_first = re.compile(_any(text[0] for text in found)).search
-        """Finds a character with which one of them begins; in less time."""
+        """Search for the first character of a text; it takes less time."""
 
 
 def _any(characters: Iterable[str]) -> str:
-    """A regular expression for one of them."""
+    """Return a regular expression for one of ``characters``."""
     return f"[{escaped}]" if (escaped := "".join(map(re.escape, characters))) else "(?!)"
 
 
 def _beginning(text: str) -> str:
-    """A regular expression for any beginning of ``text``, but not the whole."""
+    """Return a regular expression for any beginning of ``text``, but not the whole."""
     made = ""
     for character in reversed(text[:-1]):
         made = re.escape(character) + (f"(?:{made})?" if made else "")
@@ -52,11 +52,11 @@ class Markers:
     def __init__(self, tokenizer: Tokenizer, texts: Iterable[str]) -> None:
         added = {token.content: (id_, token) for id_, token in tokenizer.get_added_tokens_decoder().items()}
         self.characters: dict[int, str] = {}
-        """By token id."""
+        """Characters by token id."""
         self.ids: dict[str, int] = {}
-        """Of the tokens that are markers or parts of them, by their text."""
+        """Ids of the tokens that are markers or parts of them, by their text."""
         self._written: dict[str, str] = {}
-        """Of the tokens, and of the markers that begin with one."""
+        """Tokens, and the markers that begin with one, as they are read."""
         self._plain: dict[int, str] = {}
         self._special = [text for text, (_, token) in added.items() if token.special]
         markers = sorted({*texts} - {""})
@@ -76,42 +76,42 @@ class Markers:
         self._stops: dict[tuple[str, ...], Stops] = {}
 
     def written(self, marker: str) -> str:
-        """A marker as it is read: the text, with characters for tokens."""
+        """Return a marker as it is read: the text, with characters for tokens."""
         return self._written.get(marker, marker)
 
     def begins_with_token(self, marker: str) -> bool:
-        """So that it ends any text, whatever that is."""
+        """Return True if a marker begins with a token, so that it ends any text."""
         return self._token.match(marker) is not None
 
     def encoded(self, text: str) -> str:
-        """``text`` with characters for the tokens that it spells, without other special tokens."""
+        """Put characters for tokens into ``text``, and leave other special tokens out."""
         text = self._token.sub(lambda match: self._written[match[0]], text)
         for special in self._special:
             text = text.replace(special, "")
         return text
 
     def split(self, text: str) -> list[str]:
-        """``text`` in pieces: tokens, and what is between them."""
+        """Split ``text`` into tokens, and what is between them."""
         return [each for each in re.split(f"({self._token.pattern})", text) if each]
 
     def plain(self, text: str) -> str:
-        """``text`` without characters for tokens: as it would be without a family."""
+        """Remove characters for tokens from ``text``: return it as it would be without a family."""
         return text.translate(self._plain)
 
     def stops(self, *texts: str) -> Stops:
-        """Finds these markers or other texts, and every marker that is a token."""
+        """Find these markers or other texts, and every marker that is a token."""
         if texts not in self._stops:
             self._stops[texts] = Stops([*map(self.written, texts), *self._written.values()])
         return self._stops[texts]
 
 
 def is_token(character: str) -> bool:
-    """Tell whether a text stands for a token, or begins with one."""
+    """Return True if a text stands for a token, or begins with one."""
     return "\udc00" <= character < "\udd00"
 
 
 def is_special(character: str) -> bool:
-    """Tell whether a text stands for a special token, which no text has: it counts everywhere."""
+    """Return True if a text stands for a special token, which no text has: it counts everywhere."""
     return "\udc00" <= character < "\udc80"
 
 

@@ -11,7 +11,7 @@ _LIST = JsonCalls(begins=(_CALLS,), is_list=True)
 
 
 class MistralCalls(NamedCalls, frozen=True):
-    """From version 11 of the tokenizer on a name and arguments, earlier a list."""
+    """Calls as a name and arguments, from version 11 of the tokenizer on; earlier as a list."""
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a model answers, in parts: text for the user, reasoning, and calls of tools.
+"""Parts of an answer: text for the user, reasoning, and calls of tools.
 
 The parts of an answer, concatenated by kind, are the same for every split of its tokens into steps.
 """
@@ -19,15 +19,15 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallStart(msgspec.Struct, frozen=True, gc=False):
-    """A call of a tool begins, and the one before it ends. ``CallArguments`` follow."""
+    """Begin of a call of a tool, and end of the one before it. ``CallArguments`` follow."""
 
     name: str
     id: str = ""
-    """Where the family writes one; else the API makes one."""
+    """Id, where the family writes one; else the API makes one."""
 
 
 class CallArguments(msgspec.Struct, frozen=True, gc=False):
-    """A further piece of the call's arguments: JSON, complete with the last piece."""
+    """Further piece of the call's arguments: JSON, complete with the last piece."""
 
     text: str
 

@@ -1,6 +1,4 @@
-"""A probe of a chat template: an assistant's turn with calls and reasoning, as the template writes it, and
-what a family reads of it.
-"""
+"""Probe of a chat template: a turn with calls and reasoning as it writes them, and as a family reads them."""
 
 import itertools
 import json
@@ -35,41 +33,41 @@ TOOLS = ToolUse((_TOOL,))
 _ROME = {"place": "Rome"}
 _SEVERAL = ({"place": "New York", "day": "Monday"}, {**_ROME, "day": "Friday"})
 _IDS = ("aBcDeFgH{}", f"functions.{_TOOL.name}:{{}}")
-"""Of calls: as Mistral's templates need them, and as those of Kimi do, which write no other name."""
+"""Ids of calls: as Mistral's templates need them, and as those of Kimi do, which write no other name."""
 _THOUGHT = "Two places are to be probed"
 _CALLS = "tool_calls"
-"""A template that does not name them writes none."""
+"""Variable that a template with calls names."""
 _MAX_S = 10.0
-"""For all turns of a template that is slow."""
+"""Limit for all turns of a template that is slow."""
 _OPEN_MARKER = re.compile(r"[<\[][^\s<>\[\]]*\Z")
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A turn of the assistant in a chat that was rendered."""
+    """Turn of the assistant in a chat that was rendered."""
 
     prompt: str
-    """What stands before it, with the generation prompt."""
+    """Text before the turn, with the generation prompt."""
     text: str
     calls: tuple[dict[str, str], ...]
-    """The arguments of each call of the tool."""
+    """Arguments of each call of the tool."""
 
     @property
     def has_thought(self) -> bool:
-        """The template wrote the reasoning: many leave it out of the history."""
+        """True if the template wrote the reasoning: many leave it out of the history."""
         return _THOUGHT in self.text
 
 
 class ReadBack(msgspec.Struct, frozen=True):
-    """What a family reads of a turn, if it reads all calls."""
+    """Result of a family that read all calls of a turn."""
 
     is_thought_read: bool
-    """The reasoning is read as it was, also if it is none."""
+    """True if the reasoning is read as it was, also if it is none."""
     content: str
     """Text that is neither: markers that the family does not know."""
 
 
 def written_turns(chat: ChatTemplate) -> Iterator[Turn]:
-    """The turns in which the template writes calls: templates differ in what they take and refuse."""
+    """Yield the turns in which the template writes calls: templates differ in what they take and refuse."""
     if _CALLS not in chat.text:
         return
     tools = [{"type": "function", "function": _DEFINITION}]
@@ -102,7 +100,7 @@ def _turn(calls: tuple[dict[str, str], ...], thought: str, id_: str) -> Message:
 
 
 def read_back(family: Family, turn: Turn, tokenizer: Tokenizer) -> ReadBack | None:
-    """None if the family does not read exactly the calls of ``turn``."""
+    """Read ``turn``; return None if the family does not read exactly its calls."""
     form = AnswerForm(family, TOOLS, family.opens_reasoning(turn.prompt))
     reader = answer_reader(form, tokenizer)
     read: dict[type[Part], str] = {Content: "", Reasoning: ""}
@@ -125,7 +123,7 @@ def read_back(family: Family, turn: Turn, tokenizer: Tokenizer) -> ReadBack | No
 
 
 def is_form_of(calls: CallSyntax, text: str) -> bool:
-    """Tell whether ``text`` has the form that a syntax writes. It may read others, too."""
+    """Return True if ``text`` has the form that a syntax writes. It may read others, too."""
     match calls:
         case JsonCalls():
             is_list = re.search(r"\[\s*\{", text) is not None

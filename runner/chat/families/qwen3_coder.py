@@ -10,7 +10,7 @@ from runner.chat.families.tools import ToolUse
 
 
 class FunctionCalls(msgspec.Struct, frozen=True):
-    """Models sometimes leave out the marker before a call: then the name has to be that of a tool."""
+    """Calls whose marker may be missing, as models sometimes leave it out, if the name is that of a tool."""
 
     begin: str = "<tool_call>"
     end: str = "</tool_call>"
@@ -67,7 +67,7 @@ class FunctionCalls(msgspec.Struct, frozen=True):
         return is_whole
 
     def _ends(self, reader: Reader, tools: ToolUse, writer: ArgumentsWriter, lines: "_Lines") -> Ends:
-        """What follows a value whose own end is missing, and hardly stands in a value."""
+        """Yield what follows a value whose own end is missing, and hardly stands in a value."""
         names = {tool.name for tool in tools.tools}
 
         def parameter() -> Reading[bool]:
@@ -104,7 +104,7 @@ class FunctionCalls(msgspec.Struct, frozen=True):
 
 
 class _Lines:
-    """The text of a string. If it begins with a line break, that and one at its end are no part of it."""
+    """Text of a string, less a line break at its beginning and then one at its end."""
 
     def __init__(self, writer: ArgumentsWriter, reader: Reader) -> None:
         self._writer = writer
@@ -115,7 +115,7 @@ class _Lines:
 
     @property
     def are_separate(self) -> bool:
-        """Tell whether the text has lines of its own, so that a parameter behind it has them, too."""
+        """True if the text has lines of its own, so that a parameter behind it has them, too."""
         return self._is_begun and self._is_on_lines
 
     def end(self) -> None:

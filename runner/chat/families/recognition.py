@@ -1,4 +1,4 @@
-"""The family of a model: the one that reads the calls that the model's chat template writes (``probe``).
+"""Recognition of a model's family: the one that reads the calls that its chat template writes (``probe``).
 
 A template that writes none is recognized by signs: texts in it, or tokens of the tokenizer. If the calls have
 no markers of a family, the model's own description of its answers makes one (``response_template``).
@@ -108,7 +108,7 @@ _SIGNS: Sequence[tuple[Family, tuple[str, ...]]] = (
     (LLAMA3, ("<|python_tag|>", "tools")),
     (THINKING, ("<think>",)),
 )
-"""In the order of checks. All signs of a row have to be in the template, or be tokens of the tokenizer."""
+"""Signs in the order of checks. All signs of a row have to be in the template, or be tokens."""
 
 FAMILIES = {family.name: family for family, _ in (*_SIGNS, (FUNCTIONARY, ()), (PYTHONIC, ()), (GENERIC, ()))}
 _HUNYUAN_3 = re.compile(r"<tool_sep((?::\w+)?)>")
@@ -125,18 +125,18 @@ _MAX_SHOWN = 80
 class Recognized(msgspec.Struct, frozen=True):
     family: Family | None = None
     warning: str = ""
-    """A sentence for the log, if calls are not read though the model's files tell of them."""
+    """Sentence for the log, if calls are not read though the model's files tell of them."""
 
 
 def check_family(name: str | None) -> None:
-    """Raises E1006 for an unknown name."""
+    """Raise E1006 for an unknown name."""
     if name not in (None, NO_FAMILY, *FAMILIES):
         expected = f"{', '.join(FAMILIES)} or {NO_FAMILY}"
         raise InvalidSetting(name="CHAT_FAMILY", expected=expected, value=name)
 
 
 def recognize(name: str | None, chat: ChatTemplate, tokenizer: Tokenizer) -> Recognized:
-    """The family ``name``, or else the one that is recognized. Raises E1006 for an unknown name."""
+    """Return the family ``name``, or else the one that is recognized. Raises E1006 for an unknown name."""
     check_family(name)
     if name is not None:
         return Recognized(FAMILIES.get(name))
@@ -173,7 +173,7 @@ def _has(sign: str, chat: ChatTemplate, added: Collection[str]) -> bool:
 
 
 def _is_marked(family: Family | None, turn: Turn) -> bool:
-    """Tell whether a marker of the family begins calls in the turn."""
+    """Return True if a marker of the family begins calls in the turn."""
     calls = None if family is None else family.calls
     return calls is not None and any(each in turn.text for each in calls.begins)
 
@@ -181,7 +181,7 @@ def _is_marked(family: Family | None, turn: Turn) -> bool:
 def _reader_of(
     turn: Turn, by_signs: Sequence[Family], others: Iterable[Family], tokenizer: Tokenizer
 ) -> Family | None:
-    """The family that reads the calls of a turn and leaves least of it as content."""
+    """Return the family that reads the calls of a turn and leaves least of it as content."""
 
     def rank(family: Family, read: ReadBack) -> tuple[int | bool, ...]:
         by_sign = by_signs.index(family) if family in by_signs else len(by_signs)
@@ -199,7 +199,7 @@ def _reader_of(
 def _with_reasoning(
     family: Family, turn: Turn, chat: ChatTemplate, added: Collection[str], tokenizer: Tokenizer
 ) -> Family:
-    """``family`` with the markers of reasoning that the template has, if they are others than its own."""
+    """Give ``family`` the markers of reasoning that the template has, if they are others than its own."""
     if family.has_channels:
         return family
     own = family.reasoning

@@ -1,6 +1,6 @@
-"""A family made of ``response_template``, where ``transformers`` has the marks around the parts of answers.
+"""Family made of ``response_template``, where ``transformers`` has the marks around parts of answers.
 
-Its patterns are never matched with answers. One counts as a mark if it is literal, with spaces around or not.
+Its patterns are never matched with answers. Each counts as a mark if it is literal, spaces around or not.
 """
 
 import itertools
@@ -52,7 +52,7 @@ class _Template(msgspec.Struct):
 
 
 class _Unusable(Exception):
-    """No family can be made of it."""
+    """Error: no family can be made of a template."""
 
 
 def read_response_template(found: object, tokenizer: Tokenizer) -> tuple[Family | None, str]:
@@ -106,7 +106,7 @@ def _calls(field: _Field) -> JsonCalls | NamedCalls:
 
 
 def _marks(literals: str | list[str], pattern: str) -> tuple[str, ...]:
-    """The marks without whitespace around them, each once."""
+    """Return the marks without whitespace around them, each once."""
     found = _matched(pattern)
     # NOTE: not by msgspec.Meta, which can crash Python at its exit (msgspec's issue 717).
     marks = [*([literals] if isinstance(literals, str) else literals), _unescaped(found["mark"])]

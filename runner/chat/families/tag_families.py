@@ -1,4 +1,4 @@
-"""Families that write calls as tags, and the values in them as text."""
+"""Families whose calls are tags, and the values in them text."""
 
 from runner.chat.families.family import THINK, Family, Span
 from runner.chat.families.syntax.brace_calls import BraceCalls

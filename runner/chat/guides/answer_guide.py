@@ -23,7 +23,7 @@ from runner.engines.protocol.messages import Guide
 def answer_guide(
     answer: AnswerForm, tokenizer: Tokenizer, then: Guide | None, thinking_budget: int | None = None
 ) -> Guide | None:
-    """What the whole answer follows; None: nothing is asked for.
+    """Return what the whole answer follows; None if nothing is asked for.
 
     ``then`` is the client's own guide, for what follows the reasoning. Calls may stand in its place if there
     are tools. ``thinking_budget`` is the maximum number of tokens of reasoning. Raises E1005 and E1105.
@@ -61,7 +61,7 @@ def answer_guide(
 
 
 def _thought(rules: Rules, reasoning: Span, budget: int | None) -> str:
-    """Reasoning and its end."""
+    """Return a rule for reasoning and its end."""
     end = rules.marker(reasoning.end)
     if budget == 0:
         return end
@@ -80,7 +80,7 @@ def _content(
     then: Guide | None,
     wrappers: Sequence[Span],
 ) -> str:
-    """What follows the reasoning."""
+    """Return a rule for what follows the reasoning."""
     of_tokens = [each for each in wrappers if rules.is_token(each.begin)]
     guided = "" if then is None else _wrapped(rules, rules.part("the guide", then), of_tokens or wrappers)
     if syntax is None or tools is None:
@@ -100,13 +100,13 @@ def _content(
 
 
 def _wrapped(rules: Rules, content: str, wrappers: Iterable[Span]) -> str:
-    """Content with the markers around it or without."""
+    """Return a rule for ``content`` with the markers around it or without."""
     wrapped = (f"{rules.marker(each.begin)} {content} ({rules.marker(each.end)})?" for each in wrappers)
     return " | ".join((content, *wrapped))
 
 
 def _optional(rules: Rules, syntax: CallSyntax, calls: Calls, tools: ToolUse) -> str:
-    """Text with calls in it."""
+    """Return a rule for text with calls in it."""
     text = rules.text(bare=syntax.bare)
     alternatives = []
     for index, begin in enumerate(syntax.begins):

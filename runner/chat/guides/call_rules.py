@@ -1,4 +1,4 @@
-"""The rules of calls in the syntax of a family."""
+"""Rules of calls in the syntax of a family."""
 
 from errors.requests import InvalidGuide
 from runner.chat.families.family import CallSyntax
@@ -27,7 +27,7 @@ from runner.chat.guides.tagged_calls import brace_calls, channel_calls, element_
 
 
 def call_rules(syntax: CallSyntax, tools: ToolUse, rules: Rules) -> Calls:
-    """Raises E1105 for a syntax or a schema whose calls can't be enforced."""
+    """Return the rules of calls. Raises E1105 for a syntax or a schema that can't be enforced."""
     match syntax:
         case JsonCalls():
             return json_calls(syntax, tools, rules)

@@ -1,4 +1,4 @@
-"""The rules of calls, for each syntax that several families have."""
+"""Rules of calls, for each syntax that several families have."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -22,22 +22,22 @@ _OF_OTHERS = {
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"),
     *("allOf", "anyOf", "oneOf", "not", "if", "$ref", "dependentSchemas"),
 }
-"""What a schema may say of properties that it does not name."""
+"""Keys with which a schema restricts properties that it does not name."""
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Expressions of a grammar."""
+    """Expressions of a grammar for calls."""
 
     begin: str
-    """The marker before calls that the model is made to write; empty: there is none."""
+    """Marker before calls that the model is made to write; empty: there is none."""
     body: Callable[[str], str]
-    """What follows a marker before calls, or an empty one: one call, or several if the syntax has a list."""
+    """Function for what follows a marker, or none: one call, or several if the syntax has a list."""
     is_list: bool = False
 
 
 def arguments(tool: Tool, tools: ToolUse, rules: Rules) -> str:
-    """An object by the tool's schema, or any object if nothing requires the schema."""
+    """Return an object by the tool's schema, or any object if nothing requires the schema."""
     if not tools.is_guided(tool):
         return rules.schema(place_of(tool), {"type": "object"})
     try:
@@ -48,9 +48,10 @@ def arguments(tool: Tool, tools: ToolUse, rules: Rules) -> str:
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with no other properties than those that it names, where it says nothing of others.
+    """Forbid properties that the schema does not name, where it says nothing of others.
 
-    All that follows it follows ``schema``, too. Small models would go on with properties of their own.
+    Every value of the result is one of ``schema``, too. Small models would go on with properties of their
+    own.
     """
     made = dict(schema)
     properties, items = schema.get("properties"), schema.get("items")
@@ -79,7 +80,7 @@ def several(call: str, between: str, tools: ToolUse) -> str:
 
 
 def _begin(begins: Iterable[str], rules: Rules) -> str:
-    """The marker that is a token, or else the first one."""
+    """Return the marker that is a token, or else the first one."""
     known = [begin for begin in begins if rules.is_token(begin)]
     return next(iter(known or begins), "")
 

@@ -1,4 +1,4 @@
-"""The rules of answers in channels (gpt-oss): messages, each with a header before its text."""
+"""Rules of answers in channels (gpt-oss): messages, each with a header before its text."""
 
 from runner.chat.families.family import AnswerForm
 from runner.chat.families.harmony import HarmonyCalls
@@ -9,7 +9,7 @@ from runner.engines.protocol.messages import Guide
 
 
 def channel_rules(rules: Rules, answer: AnswerForm, then: Guide | None, budget: int | None) -> None:
-    """The answer begins after ``<|start|>assistant``, or in the reasoning."""
+    """Add the rules of an answer that begins after ``<|start|>assistant``, or in the reasoning."""
     start, channel, message, constrain, end, call, _ = map(rules.marker, HarmonyCalls().markers)
     next_message = f'{end} {start} "assistant"'
 

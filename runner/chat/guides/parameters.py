@@ -1,4 +1,4 @@
-"""The parameters of tools for families that write each one by itself, as text or as JSON."""
+"""Parameters of tools for families that write each one by itself, as text or as JSON."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ _OF_TEXTS = {"type", "enum", "const", "minLength", "maxLength", "format"}
 class Parameter:
     name: str
     schema: dict[str, Any]
-    """With the definitions that it refers to."""
+    """Schema with the definitions that it refers to."""
     is_required: bool
     place: str
 
     @property
     def is_text(self) -> bool:
-        """Tell whether it is written as it is, and not as JSON."""
+        """True if the value is written as it is, and not as JSON."""
         return is_text_by(self.schema)
 
 
@@ -34,7 +34,7 @@ def place_of(tool: Tool) -> str:
 
 
 def parameters_of(tool: Tool) -> list[Parameter]:
-    """Return them as they are written. Raises E1105 for a schema that is more than its properties."""
+    """Return a tool's parameters. Raises E1105 for a schema that is more than its properties."""
     schema, place = tool.parameters, place_of(tool)
     _check(schema, "object", _OF_OBJECTS, place)
     properties, required = schema.get("properties", {}), schema.get("required", [])
@@ -56,7 +56,7 @@ def parameters_of(tool: Tool) -> list[Parameter]:
 
 
 def text_value(rules: Rules, parameter: Parameter, before_end: str, end: str) -> str:
-    """A text as it is, up to ``before_end`` and the marker ``end``. Raises E1105."""
+    """Return a text as it is, up to ``before_end`` and the marker ``end``. Raises E1105."""
     schema = parameter.schema
     _check(schema, "string", _OF_TEXTS, parameter.place)
     values = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -74,14 +74,14 @@ def text_value(rules: Rules, parameter: Parameter, before_end: str, end: str) ->
 
 
 def in_order(parameters: list[Parameter], write: Callable[[Parameter], str]) -> str:
-    """All that are required, with others between them."""
+    """Return a rule for all required parameters, with others between them."""
     return " ".join(write(each) if each.is_required else f"({write(each)})?" for each in parameters)
 
 
 def keywords(
     rules: Rules, parameters: list[Parameter], prefix: str, write: Callable[[Parameter], str]
 ) -> str:
-    """The parameters in order, with commas between them."""
+    """Return the parameters in order, with commas between them."""
     after, first = "", ""
     for index, each in reversed(list(enumerate(parameters))):
         one = write(each)

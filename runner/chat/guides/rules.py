@@ -10,17 +10,17 @@ from runner.engines.protocol.checks import check_guide, check_guide_length
 from runner.engines.protocol.messages import ChatForm, Guide
 
 SPACE = "SPACE"
-"""Of all grammars: whitespace between markers."""
+"""Rule of all grammars: whitespace between markers."""
 _ANY = "/(?s:.*)/"
 
 
 class Rules:
-    """Collects the rules of one grammar. ``hidden``: the markers that no text of the answer may spell."""
+    """Rules of one grammar. ``hidden``: the markers that no text of the answer may spell."""
 
     def __init__(self, markers: Markers, hidden: Iterable[str]) -> None:
         self.markers = markers
         self._hidden = [each for each in hidden if not is_special(markers.written(each)[:1])]
-        """A special token is never part of a text."""
+        """Markers that text could spell: a special token is never part of a text."""
         self._rules = {SPACE: r"/[ \n]{0,2}/"}
         self._num_texts = 0
         self._part_bytes = 0
@@ -34,13 +34,13 @@ class Rules:
         return self.markers.begins_with_token(marker)
 
     def marker(self, text: str) -> str:
-        """An expression for a marker, for a text with markers in it, or for an empty text."""
+        """Return an expression for a marker, for a text with markers in it, or for an empty text."""
         ids = self.markers.ids
         found = self.markers.split(text)
         return " ".join(f"<[{ids[each]}]>" if each in ids else literal(each) for each in found)
 
     def text(self, name: str = "TEXT", *, bare: str = "", end: str = "") -> str:
-        """Text without hidden markers, that does not begin with a character of ``bare``, up to ``end``."""
+        """Return text without hidden markers, not beginning with a character of ``bare``, up to ``end``."""
         hidden = " | ".join(literal(each) for each in self._hidden if each != end)
         expression = "ANY" + (f" & ~(ANY ({hidden}) ANY)" if hidden else "")
         if bare:
@@ -49,12 +49,12 @@ class Rules:
         return self.add(name, f"({expression}) {literal(end)}" if end else expression)
 
     def thought(self, budget: int | None) -> str:
-        """Reasoning up to a token that ends it."""
+        """Return a rule for reasoning up to a token that ends it."""
         limit = "" if budget is None else f"[max_tokens={budget}]"
         return self.add(f"thought{limit}", self.text("THOUGHT"))
 
     def text_before(self, before_end: str, end: str, text: str | None = None) -> str:
-        """Any text, or one of the terminal ``text``, without the marker ``end``, and then this marker."""
+        """Return any text, or one of the terminal ``text``, without the marker ``end``, then this marker."""
         self._num_texts += 1
         name, self._rules["ANY"] = f"VALUE_{self._num_texts}", _ANY
         free = text or "ANY"
@@ -67,7 +67,7 @@ class Rules:
         return f"{value} {self.marker(end)}" if self.is_token(end) else value
 
     def part(self, place: str, guide: Guide) -> str:
-        """Raises E1105 for a guide that is too long, alone or together with the others."""
+        """Add a guide. Raises E1105 if it is too long, alone or together with the others."""
         check_guide(guide)
         # NOTE: checked while they are added, as each parameter's schema repeats the shared definitions.
         self._part_bytes += len(guide.text)
@@ -79,7 +79,7 @@ class Rules:
         return self.part(place, Guide("json_schema", msgspec.json.encode(schema).decode()))
 
     def guide(self) -> Guide:
-        """Raises E1105 for one that is too long."""
+        """Return the guide. Raises E1105 if it is too long."""
         rules = "\n".join(f"{name}: {expression}" for name, expression in self._rules.items())
         guide = ChatForm(rules, self._parts).guide()
         check_guide(guide)

@@ -1,4 +1,4 @@
-"""The rules of calls in the syntaxes that single families have."""
+"""Rules of calls in the syntaxes that single families have."""
 
 from runner.chat.families.syntax.brace_calls import BraceCalls
 from runner.chat.families.syntax.channel_calls import ChannelCalls

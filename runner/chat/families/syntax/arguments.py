@@ -1,4 +1,4 @@
-"""The arguments of a call, and what ends it: read as JSON, or made JSON of other forms."""
+"""Arguments of a call, and what ends it: read as JSON, or made JSON of other forms."""
 
 import json
 from json.encoder import encode_basestring
@@ -49,7 +49,7 @@ def read_end(reader: Reader, end: str, *, is_whole: bool) -> Reading[None]:
 
 
 def _skip_to(reader: Reader, end: str) -> Reading[None]:
-    """Up to the marker ``end``, which is read, or before any marker that is a token."""
+    """Read up to and with the marker ``end``, or to any marker that is a token, which is not read."""
     written = reader.markers.written(end)
     stops = reader.markers.stops(end)
     while True:
@@ -64,7 +64,7 @@ def _skip_to(reader: Reader, end: str) -> Reading[None]:
 
 
 class ArgumentsWriter:
-    """Writes one call's arguments as JSON, of texts whose types the tool's schema tells."""
+    """Writer of one call's arguments as JSON, from texts whose types the tool's schema tells."""
 
     def __init__(self, reader: Reader, tools: ToolUse, name: str) -> None:
         self._emit = reader.arguments
@@ -77,18 +77,18 @@ class ArgumentsWriter:
         self._key = ""
         self._is_text: bool | None = None
         self._wrapped: str | None = None
-        """The value of a parameter that may be all arguments."""
+        """Value of a parameter that may be all arguments."""
         self.is_string = True
         self._pieces: list[str] = []
         self.text: Emit = self._string
-        """Takes a piece of the value."""
+        """Function that takes a piece of the value."""
 
     def may_follow(self, name: str) -> bool:
-        """Tell whether a parameter of this name is likely: the tool has it, and it is not written yet."""
+        """Return True if a parameter of this name is likely: the tool has it, and it is not written yet."""
         return name not in self._written and (name in self._names or not self._names)
 
     def begin(self, key: str, *, is_text: bool | None = None) -> None:
-        """``is_text``: what the model says of the value. None if it says nothing."""
+        """Begin an argument. ``is_text``: what the model says of the value. None if it says nothing."""
         self._end_wrapped()
         self._key, self._is_text = key, is_text
         self.is_string = not self._is_wrapper and self._is_string()
@@ -108,7 +108,7 @@ class ArgumentsWriter:
         return is_unknown and self._key in _WRAPPERS and not self._written and not self._is_guided
 
     def _is_string(self) -> bool:
-        """Tell whether the value is a string whatever it is, so that its pieces can be written at once."""
+        """Return True if the value is a string whatever it is, so that its pieces can be written at once."""
         schema = schema_of(self._parameters, self._key)
         if schema is None:
             return self._is_text is not False
@@ -122,11 +122,11 @@ class ArgumentsWriter:
 
     @property
     def copied(self) -> Copy | None:
-        """What a piece of the value is, if that depends on nothing else."""
+        """Function for what a piece of the value is, if that depends on nothing else."""
         return string_part if self.is_string else None
 
     def end(self, *, is_on_lines: bool = False) -> None:
-        """The value is whole. ``is_on_lines``: line breaks stand around it, which are no part of it."""
+        """End the value. ``is_on_lines``: line breaks stand around it, which are no part of it."""
         if self.is_string:
             self._emit('"')
             return
@@ -154,14 +154,14 @@ class ArgumentsWriter:
             self._write_value(text)
 
     def value(self, key: str, json_: str) -> None:
-        """A whole argument, whose value is JSON already."""
+        """Write a whole argument, whose value is JSON already."""
         self._end_wrapped()
         self._key, self.is_string = key, False
         self._write_key()
         self._emit(json_)
 
     def close(self) -> None:
-        """All arguments are there."""
+        """End the arguments."""
         if self._wrapped is not None:
             made = json_of(self._wrapped, _OBJECT, _OBJECT)
             if made.startswith("{") and json.loads(made).keys() <= self._names:
@@ -172,5 +172,5 @@ class ArgumentsWriter:
 
 
 def string_part(text: str) -> CallArguments:
-    """A piece of a string, as JSON."""
+    """Return a piece of a string, as JSON."""
     return CallArguments(encode_basestring(text)[1:-1])

@@ -19,9 +19,9 @@ class BraceCalls(msgspec.Struct, frozen=True):
     begin: str
     end: str
     quote: str
-    """The marker before and after a text."""
+    """Marker before and after a text."""
     tells_types: bool
-    """Whether only texts are quoted. Otherwise the tool's schema tells types."""
+    """True if only texts are quoted. Otherwise the tool's schema tells types."""
     bare: str = ""
 
     @property
@@ -119,7 +119,7 @@ class BraceCalls(msgspec.Struct, frozen=True):
 
 
 def _scalar(reader: Reader, emit: Emit, depth: int) -> Reading[bool]:
-    """Read a number, a name, or a text without quotes. The tool's schema tells which, of a whole argument."""
+    """Read a number, a name, or a text without quotes. The tool's schema tells a whole argument's type."""
     pieces: list[str] = []
     while (next_ := (yield from reader.peek())) and next_ not in _ENDS and not is_token(next_):
         pieces.append(reader.take(reader.at + 1))

@@ -19,7 +19,7 @@ def channel_end(name: str) -> str:
 
 
 class ChannelCalls:
-    """Arguments tell their types: text stands as it is, other values are JSON."""
+    """Calls whose arguments tell their types: text stands as it is, other values are JSON."""
 
     begins = (channel_begin("tools"),)
     bare = ""
@@ -61,7 +61,7 @@ class ChannelCalls:
 
 
 def _attributes(reader: Reader) -> Reading[dict[str, str]]:
-    """Read the attributes of a marker and its end. Raises NotACall if it does not come."""
+    """Read the attributes of a marker and its end. Raises NotACall if there is no end."""
     pieces: list[str] = []
     if not (yield from reader.up_to(_SEPARATOR, pieces.append)):
         raise NotACall

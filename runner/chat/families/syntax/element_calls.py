@@ -13,14 +13,14 @@ from runner.chat.families.syntax.schema_types import STRING, parts_of, schema_of
 from runner.chat.families.tools import ToolUse
 
 MARK = "]<]minimax[>["
-"""Before each tag of M3."""
+"""Mark before each tag of M3."""
 _ITEM = "item"
-"""The name of an element of a list."""
+"""Name of an element of a list."""
 _MAX_DEPTH = 64
 
 
 class ElementCalls:
-    """Parameters are elements with the parameter's name, whose value is text or elements."""
+    """Calls whose parameters are elements with the parameter's name; the value is text or elements."""
 
     begins = (f"{MARK}<tool_call>",)
     bare = ""
@@ -45,7 +45,7 @@ class ElementCalls:
 
 
 class _Elements:
-    """Reads the elements of one call."""
+    """Reader of the elements of one call."""
 
     def __init__(self, reader: Reader, tools: ToolUse, name: str) -> None:
         self._reader = reader
@@ -106,14 +106,14 @@ class _Elements:
         return None
 
     def _part(self, schema: Any, name: str) -> Any:
-        """The schema of an element in one of ``schema``; None if it says nothing of it."""
+        """Return the schema of the element ``name``; None if ``schema`` says nothing of it."""
         for part in parts_of(schema, self._root):
             if (found := schema_of(part, name)) is not None or (found := part.get("items")) is not None:
                 return found
         return None
 
     def _of_parts(self, parts: Sequence[tuple[str, str]], schema: Any) -> str:
-        """A list of items, or an object in which several values of one name are a list."""
+        """Return a list of items, or an object in which several values of one name are a list."""
         found: dict[str, list[str]] = {}
         for name, value in parts:
             found.setdefault(name, []).append(value)

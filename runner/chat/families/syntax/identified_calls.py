@@ -6,11 +6,11 @@ from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 NAME, PART = "<|tool_call:name|>", "<|begin|>assistant"
 
 GUIDED_ID = "call"
-"""Of all calls in guided answers."""
+"""Id of all calls in guided answers."""
 
 
 class IdentifiedCalls(NamedCalls, frozen=True):
-    """An id stands before the name."""
+    """Calls with an id before the name."""
 
     @property
     def markers(self) -> tuple[str, ...]:

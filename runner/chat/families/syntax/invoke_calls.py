@@ -14,15 +14,15 @@ _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 class InvokeCalls(msgspec.Struct, frozen=True):
     section: str
-    """The name of the marker around all calls; empty: there is none."""
+    """Name of the marker around all calls; empty: there is none."""
     prefix: str = ""
-    """What the names of the tags for calls and parameters begin with."""
+    """Beginning of the names of tags for calls and parameters."""
     tells_types: bool = False
-    """Whether a parameter's tag tells if its value is text or JSON. Otherwise the tool's schema does."""
+    """True if a parameter's tag tells whether its value is text or JSON. Otherwise the tool's schema does."""
     call_tag: str = "invoke"
     parameter_tag: str = "parameter"
     has_cdata: bool = False
-    """Whether values may stand in XML's CDATA."""
+    """True if values may stand in XML's CDATA."""
     bare: str = ""
 
     section_variants: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class InvokeCalls(msgspec.Struct, frozen=True):
 
     @property
     def begins(self) -> tuple[str, ...]:
-        """A call may also stand without the marker around all calls, if its tags can't be anything else."""
+        """Markers before calls: a call may stand alone if its tags can't be anything else."""
         return self.sections if self.section and not self.prefix else (*self.sections, self.call)
 
     @property
@@ -118,7 +118,7 @@ class InvokeCalls(msgspec.Struct, frozen=True):
         return has_end
 
     def _ends(self, reader: Reader, writer: ArgumentsWriter) -> Ends:
-        """What follows a value whose own end is missing, and hardly stands in a value."""
+        """Yield what follows a value whose own end is missing, and hardly stands in a value."""
 
         def parameter() -> Reading[bool]:
             try:
@@ -139,7 +139,7 @@ class InvokeCalls(msgspec.Struct, frozen=True):
 
     @property
     def _shortened_end(self) -> str:
-        """The end of a call as models write it at times."""
+        """End of a call as models write it at times."""
         return self.call_end.removesuffix("oke>").removesuffix(">")
 
 

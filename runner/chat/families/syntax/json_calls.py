@@ -13,18 +13,18 @@ _OTHER_KEYS = ("type", "index")
 class JsonCalls(msgspec.Struct, frozen=True):
     begins: tuple[str, ...] = ()
     end: str = ""
-    """The marker after one object, or after a list of them."""
+    """Marker after one object, or after a list of them."""
     bare: str = ""
     name_key: str = "name"
     arguments_key: str = "arguments"
-    """As the family's template tells the model. ``arguments`` and ``parameters`` are both read."""
+    """Key that the family's template tells the model. ``arguments`` and ``parameters`` are both read."""
     id_key: str = "id"
     separator: str = ","
-    """Between objects without a list."""
+    """Text between objects without a list."""
     is_list: bool = False
-    """Whether the template tells the model to write a list. One object is read as well."""
+    """True if the template tells the model to write a list. One object is read as well."""
     has_other_keys: bool = False
-    """Whether an object between markers may have any further keys."""
+    """True if an object between markers may have any further keys."""
     no_calls: tuple[str, ...] = ()
     """Tools of the template's own, which the model names to call none. They are left out."""
 
@@ -54,7 +54,7 @@ class JsonCalls(msgspec.Struct, frozen=True):
 
 
 class _Objects:
-    """Reads objects, one after the other."""
+    """Reader of objects, one after the other."""
 
     def __init__(self, syntax: JsonCalls, reader: Reader, tools: ToolUse, *, is_marked: bool) -> None:
         self._syntax = syntax
@@ -68,12 +68,12 @@ class _Objects:
         self._name = ""
         self._id = ""
         self._early: list[str] = []
-        """Arguments before the name."""
+        """Arguments that came before the name."""
         self._has_arguments = False
         self._has_started = False
 
     def object(self) -> Reading[bool]:
-        """Raises NotACall before a call starts; after that it reads what it can. False if that is not all."""
+        """Read an object. False if it was cut off. Raises NotACall only before a call starts."""
         if self.num_calls:
             self._reader.begin_trying()
         self._begin()

@@ -13,12 +13,12 @@ from runner.chat.families.syntax.schema_types import ANY, STRING, allows, types_
 
 _QUOTES = "\"'"
 _MAX_NESTED = 1 << 15
-"""Characters of a literal that is not a string: parsing it takes up to 50 ms."""
+"""Limit of a literal's characters if it is not a string: parsing takes up to 50 ms."""
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 _PYTHON_NAMES = {"True": True, "False": False, "None": None}
 _STRING = re.compile(r""""(?:\\.|[^"\\])*(?:"|\\?\Z)|'(?:\\.|[^'\\])*(?:'|\\?\Z)""", re.DOTALL)
 _LINE_BREAK = re.compile(r"(?<!\\)\n")
-"""Models write them in strings of Python, which have none."""
+"""Line breaks that models write in strings of Python, which have none."""
 _BITS = {"0": False, "1": True}
 
 
@@ -47,7 +47,7 @@ def literal_json(literal: str) -> str:
 
 
 def _readings(text: str, types: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    """What ``text`` can mean, the likeliest first: JSON and its value."""
+    """Yield what ``text`` can mean, the likeliest first: JSON and its value."""
     value = _json_value(text)
     if value is not _NO_VALUE:
         yield text, value
@@ -106,7 +106,7 @@ def _python_json(literal: str) -> str | None:
 
 
 class _JsonNames(ast.NodeTransformer):
-    """Models write JSON's constants among literals of Python, too."""
+    """Constants of JSON, which models write among literals of Python, too."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(_JSON_NAMES[node.id]) if node.id in _JSON_NAMES else node

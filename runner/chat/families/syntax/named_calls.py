@@ -10,26 +10,26 @@ from runner.chat.families.tools import ToolUse
 
 class NamedCalls(msgspec.Struct, frozen=True):
     begin: str
-    """Before each call."""
+    """Marker before each call."""
     separator: str
-    """Between name and arguments."""
+    """Marker between name and arguments."""
     end: str = ""
-    """After each call."""
+    """Marker after each call."""
     section_begin: str = ""
-    """Before all calls."""
+    """Marker before all calls."""
     section_end: str = ""
     section_variants: tuple[tuple[str, str], ...] = ()
     """Other markers before and after all calls, which models write at times."""
     before_name: str = ""
-    """As the family's template writes it: text and markers, if it is not ``begin``."""
+    """Text and markers that the family's template writes, if not ``begin``."""
     before_arguments: str = ""
-    """As the family's template writes it: text and markers, if it is not ``separator``."""
+    """Text and markers that the family's template writes, if not ``separator``."""
     is_numbered: bool = False
-    """Whether a colon and the number of the call follow the name."""
+    """True if a colon and the number of the call follow the name."""
     after_arguments: str = ""
-    """Before ``end``."""
+    """Marker before ``end``."""
     between: str = ""
-    """Between calls."""
+    """Text between calls."""
     bare: str = ""
 
     @property

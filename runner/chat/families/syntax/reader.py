@@ -1,4 +1,4 @@
-"""Reads the text of an answer while it arrives: what the syntaxes of all families are made of.
+"""Reader of an answer's text while it arrives: what the syntaxes of all families are made of.
 
 A syntax is a generator: it yields whenever it needs more text than there is. All that it decides depends on
 the text alone, never on how the text was split. Text is read once: what may be part of a marker is held back.
@@ -17,7 +17,7 @@ T = TypeVar("T")
 Reading = Generator[None, None, T]
 Emit = Callable[[str], None]
 Copy = Callable[[str], "Part | None"]
-"""The part that a text is; None if that depends on what is around it."""
+"""Function for the part that a text is; None if that depends on what is around it."""
 Ends = Mapping[str, Callable[[], Reading[bool]]]
 """Markers, and what reads on after each to tell whether a text ends before it."""
 _Kind = type[Content] | type[Reasoning] | type[CallArguments]
@@ -29,11 +29,11 @@ _MAX_NAME = 512
 
 
 class NotACall(Exception):
-    """What seemed to begin a call is text."""
+    """Error: what seemed to begin a call is text."""
 
 
 class Reader:
-    """The text that was not read yet, and the parts that were."""
+    """Text that was not read yet, and the parts that were."""
 
     def __init__(self, markers: Markers) -> None:
         self.markers = markers
@@ -41,13 +41,13 @@ class Reader:
         self.at = 0
         self.is_ended = False
         self.num_sections = 0
-        """Counts calls and changes between reasoning and content."""
+        """Number of calls and changes between reasoning and content."""
         self.search: Callable[[str], object] | None = None
-        """While text is read: finds what ends the reading, or may."""
+        """Search, while text is read, for what ends the reading, or may."""
         self.sink: Emit = self.arguments
-        """Takes text in which ``search`` finds nothing."""
+        """Function that takes text in which ``search`` finds nothing."""
         self.copied: Copy | None = None
-        """What such text is, if nothing else is to be done with it: faster than ``sink``."""
+        """Function that makes such text a part, if that is all there is to do: faster than ``sink``."""
         self.parts: list[Part] = []
         self._kind: _Kind | None = None
         self._pieces: list[str] = []
@@ -66,7 +66,7 @@ class Reader:
             self.emit(CallArguments, text)
 
     def start_call(self, name: str, id_: str = "") -> None:
-        """From now on it is a call. Raises NotACall without a name."""
+        """Start a call. Raises NotACall without a name."""
         if not name:
             raise NotACall
         self._tried = None
@@ -94,11 +94,11 @@ class Reader:
 
     @property
     def tries_on_line(self) -> bool:
-        """Tell whether what is tried begins on a line of its own."""
+        """True if what is tried begins on a line of its own."""
         return self._tried is not None and self._tried[0].startswith("\n")
 
     def end_trying(self) -> str:
-        """What was read, as text."""
+        """Return what was read, as text."""
         tried, self._tried = self._tried or [], None
         return self.markers.plain("".join(tried))
 
@@ -113,7 +113,7 @@ class Reader:
         return taken
 
     def peek(self) -> Reading[str]:
-        """The next character; empty at the end of the answer."""
+        """Return the next character; empty at the end of the answer."""
         while self.at == len(self.text) and not self.is_ended:
             yield
         return self.text[self.at : self.at + 1]
@@ -143,7 +143,7 @@ class Reader:
         return ""
 
     def is_cut_off(self, *markers: str) -> bool:
-        """Tell, where none of ``markers`` was read, whether the answer ends before one could come."""
+        """Return True if, where no marker was read, the answer ends before one of ``markers`` could come."""
         written = tuple(self.markers.written(marker) for marker in markers if marker)
         return self.is_ended and not self.text.startswith(written, self.at)
 
@@ -165,10 +165,10 @@ class Reader:
         return "".join(pieces)
 
     def until(self, stops: Stops, emit: Emit, *, keeps_rest: bool = True) -> Reading[str]:
-        """Read and emit text before the first of ``stops``, which is read, too, and returned.
+        """Read and emit text before the first of ``stops``; read that, too, and return it.
 
-        Returns an empty text at the end of the answer. ``keeps_rest``: what may have been the beginning of
-        one is text then. While ``copied`` is set, text may be made parts without ``emit``.
+        Return an empty text at the end of the answer. ``keeps_rest``: what may have been the beginning of a
+        stop is text then. While ``copied`` is set, text may be made parts without ``emit``.
         """
         while True:
             match = stops.search(self.text, self.at)
@@ -228,7 +228,7 @@ class Reader:
     # JSON.
 
     def json_string(self) -> Reading[str]:
-        """Read a string of JSON and return its value. Raises NotACall if it is none, or has no end."""
+        """Read a string of JSON and return its value. Raises NotACall if there is none, or it has no end."""
         pieces: list[str] = []
         if (yield from self.peek()) != '"' or not (yield from self.json(pieces.append)):
             raise NotACall
@@ -272,7 +272,7 @@ class Reader:
             scanned = self.at
 
     def _scalar(self, emit: Emit, ends: tuple[str, ...]) -> Reading[bool]:
-        """A number or a name, which ends where none can go on."""
+        """Read a number or a name, which ends where none can go on."""
         while (next_ := (yield from self.peek())) and (next_.isalnum() or next_ in "+-._"):
             emit(self.take(self.at + 1))
         return bool(next_)

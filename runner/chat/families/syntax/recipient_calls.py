@@ -10,7 +10,7 @@ _TO_USER = "all"
 
 
 class RecipientCalls:
-    """``NAME``, a line break and arguments. The prompt ends with the marker before the first name."""
+    """Calls as ``NAME``, a line break and arguments. The prompt ends with the first name's marker."""
 
     begins = (">>>",)
     bare = string.ascii_letters + "_"

@@ -1,4 +1,4 @@
-"""What a JSON schema says of a value that a model writes as text."""
+"""Types of JSON that a schema has for a value that a model writes as text."""
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -18,11 +18,11 @@ _OTHER_NAMES = {
     **dict.fromkeys(("dict", "map"), "object"),
     **dict.fromkeys(("list", "tuple"), "array"),
 }
-"""What clients write instead of JSON schema's types."""
+"""Names that clients write instead of JSON schema's types."""
 
 
 def is_text_by(schema: Any) -> bool:
-    """Tell whether a guide makes the model write a value of this schema as it is, and not as JSON."""
+    """Return True if a guide makes the model write a value of this schema as it is, and not as JSON."""
     named, values = (schema.get("type"), schema.get("enum")) if isinstance(schema, dict) else (None, None)
     if named is None and isinstance(values, list) and values:
         return all(isinstance(value, str) for value in values)
@@ -55,7 +55,7 @@ def types_of(schema: Any, root: Any) -> frozenset[str]:
 
 
 def allows(schema: Any, value: Any, root: Any) -> bool:
-    """Tell whether a value is of the schema's types, and one of its values. Nothing else is checked."""
+    """Return True if a value is of the schema's types, and one of its values. Nothing else is checked."""
     return _allows(schema, value, root, {}, 0)
 
 

@@ -1,4 +1,4 @@
-"""How far a value of JSON or a literal of Python goes. Brackets and strings decide it, and nothing else."""
+"""Scan for the end of a value of JSON or Python. Brackets and strings decide it, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _NESTING = {"{": 1, "[": 1, "}": -1, "]": -1}
 _PYTHON_NESTING = {**_NESTING, "(": 1, ")": -1}
 _ESCAPE, _COMMA = "\\", ","
 _MAX_REMEMBERED = 32
-"""Characters. Longer pieces of text are seldom the same."""
+"""Limit of characters. Longer pieces of text are seldom the same."""
 
 
 class ScanStops(msgspec.Struct, frozen=True, eq=False):
     outside: Stops
     in_strings: Mapping[str, Stops]
-    """By quotation mark."""
+    """Stops in strings, by quotation mark."""
     nesting: Mapping[str, int]
     is_argument: bool = False
-    """Whether the value ends before a comma or bracket that is not its own, and not with its last bracket."""
+    """True if the value ends before a comma or bracket that is not its own, and not with its last bracket."""
 
 
 @lru_cache(maxsize=128)
 def json_stops(markers: Markers, ends: tuple[str, ...]) -> ScanStops:
-    """``ends``: markers that end a value, too."""
+    """Return the stops of JSON. ``ends``: markers that end a value, too."""
     return ScanStops(markers.stops('"', *_NESTING, *ends), _in_strings(markers, '"'), _NESTING)
 
 
 @lru_cache(maxsize=128)
 def python_stops(markers: Markers) -> ScanStops:
-    """Return what ends an argument of a call."""
+    """Return the stops of an argument of a call."""
     outside = markers.stops("'", '"', *_PYTHON_NESTING, _COMMA)
     return ScanStops(outside, _in_strings(markers, "'\""), _PYTHON_NESTING, is_argument=True)
 
@@ -43,21 +43,23 @@ def _in_strings(markers: Markers, quotes: str) -> dict[str, Stops]:
 
 
 class Scan:
-    """A scan of one value, from its first character on."""
+    """Scan of one value, from its first character on."""
 
     def __init__(self, stops: ScanStops, depth: int = 0, place: str = "") -> None:
         self._stops = stops
         self._depth = depth
         self._place = place
-        """The quotation mark of the string, with a backslash after one; empty outside."""
+        """Quotation mark of the string, with a backslash after one; empty outside."""
 
     @property
     def is_string(self) -> bool:
         return bool(self._place)
 
     def scan(self, text: str, at: int) -> tuple[int, str | None]:
-        """Go on from the index ``at``: to the end of the value, and an empty text; to a marker or what ends
-        an argument, and this; or to where a marker may begin or the text ends, and None.
+        """Go on from the index ``at``, and return where the scan stops, and why.
+
+        It stops at the end of the value (empty text), at a marker or what ends an argument (its text), or
+        where a marker may begin or the text ends (None).
         """
         stops = self._stops
         while True:
@@ -84,7 +86,7 @@ class Scan:
                 return at, ""
 
     def search(self, text: str) -> Scan | None:
-        """None if ``text``, which goes on where the last one ended, is part of the value as it stands."""
+        """Return None if ``text``, which goes on where the last one ended, is wholly part of the value."""
         after = _after if len(text) <= _MAX_REMEMBERED else _after.__wrapped__
         state = after(self._stops, text, self._depth, self._place)
         if state is None:
@@ -95,6 +97,6 @@ class Scan:
 
 @lru_cache(maxsize=8192)
 def _after(stops: ScanStops, text: str, depth: int, place: str) -> tuple[int, str] | None:
-    """Depth and place after ``text``; None if it has to be read. Most texts are those of single tokens."""
+    """Return depth and place after ``text``; None if it has to be read. Most texts are single tokens."""
     scan = Scan(stops, depth, place)
     return (scan._depth, scan._place) if scan.scan(text, 0) == (len(text), None) else None
