@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from builder.config.config import BuildConfig
 from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, flags_of
 from tools.build_config_schema import PATH, schema_text
+from tools.generated import write
 
 
 def arguments(key: str) -> dict[str, Any]:
@@ -15,8 +19,12 @@ def arguments(key: str) -> dict[str, Any]:
     return found
 
 
-def test_the_published_schema_has_todays_keys_and_flags_and_no_others() -> None:
+def test_the_published_schema_has_todays_keys_and_flags_and_no_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert PATH.read_text() == schema_text(), "run: python -m tools.build_config_schema"
+    write({PATH: schema_text(), (stale := tmp_path / "schema.json"): "new"})
+    assert (stale.read_text(), capsys.readouterr().out) == ("new", f"written: {stale}\n")
     schema = json.loads(PATH.read_text())
     assert set(schema["properties"]) == {*BuildConfig.model_fields, "hf_token"}
     assert schema["additionalProperties"] is False

@@ -96,6 +96,12 @@ def test_nvidias_backend_is_asked_in_its_own_types(nvidia: NvidiaTriton, model: 
         async with connected(nvidia.port, model) as client:
             output = await read(client, Submit(0, IDS, 5, end_id=0, pad_id=0, sampling=Sampling(seed=1)))
             assert (output.tokens, output.finish_reason) == ([71, 72, 73, 71, 72], "length")
+            output = await read(client, Submit(0, IDS, 5, end_id=73))
+            assert (output.tokens, output.finish_reason) == ([71, 72], "end")
+            slow = client.generate(Submit(0, IDS, 30))
+            tokens = (await anext(slow)).tokens
+            await until(lambda: nvidia.counts()[0] == 0)  # All is sent before more is read.
+            assert tokens + [token async for output in slow for token in output.tokens] == IDS * 10
             # The API's other requests go on beside those that are refused.
             refused = Submit(0, IDS, 5, sampling=Sampling(top_k=3))
             error = await error_of(read(client, refused))

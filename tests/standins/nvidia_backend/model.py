@@ -42,6 +42,7 @@ class TritonPythonModel:
         prompt = tensors["input_ids"][0]
         count = int(tensors["request_output_len"].reshape(-1)[0])
         token_s = float(tensors.get("temperature", np.array(_TOKEN_S)).reshape(-1)[0])
+        end_id = int(tensors.get("end_id", np.array(-1)).reshape(-1)[0])
         tokens, is_cancelled = [], False
         is_too_long = len(prompt) > _MAX_INPUT_TOKENS
         if is_too_long:
@@ -53,7 +54,7 @@ class TritonPythonModel:
             while time.monotonic() < due_s and not is_cancelled:
                 is_cancelled = sender.is_cancelled()
                 time.sleep(min(_POLL_S, token_s))
-            if is_cancelled:
+            if is_cancelled or prompt[index % len(prompt)] == end_id:
                 break
             tokens.append(prompt[index % len(prompt)])
             if self._is_decoupled:
