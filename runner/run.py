@@ -45,7 +45,7 @@ _MAX_INT32 = (1 << 31) - 1
 
 
 class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
-    """Serves one engine through Triton."""
+    """Runner of one engine through Triton."""
 
     _settings: Settings
     _service: Service

@@ -116,7 +116,7 @@ class Service:
         )
 
     async def is_healthy(self) -> bool:
-        """True only while all parts serve and new requests are taken. Of the API one process is enough."""
+        """Return True while all parts serve and new requests are taken. One process of the API is enough."""
         processes = [] if self.openai is None else self.openai.processes
         has_api = self.openai is None or any(process.is_serving for process in processes)
         return not self.is_stopping and has_api and all(each.is_serving for each in self.stack.processes)
@@ -130,7 +130,7 @@ class Service:
             await openai
 
     def _open_engine(self, loop: asyncio.AbstractEventLoop) -> Engine:
-        """Runs in a thread; the processes start in ``loop``, as soon as the kind of engine is known."""
+        """Open the engine, in a thread. Processes start in ``loop`` as soon as its kind is known."""
         return open_served_engine(
             self._settings,
             lambda engine: asyncio.run_coroutine_threadsafe(self._begin(engine), loop).result(),

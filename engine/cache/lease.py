@@ -1,4 +1,4 @@
-"""Which engines of a cache are in use, and removing the least recently used of the others.
+"""Leases of the engines of a cache, and removal of the least recently used of the others.
 
 A process that uses an engine holds a shared lock on its folder; the lock ends with the process. The folder's
 modification time is when the engine was last opened.

@@ -1,4 +1,4 @@
-"""Which Python runs what needs the engine's libraries: the engine environment's."""
+"""Python that runs what needs the engine's libraries: the engine environment's."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Sends a plan's requests from this process, and reads what came back once all is over."""
+"""Send a plan's requests from this process, and read what came back once all is over."""
 
 import asyncio
 import gc

@@ -133,7 +133,7 @@ class _Connection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Keeps connections open and uses them again. Close it."""
+    """Client that keeps connections open and uses them again. Close it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

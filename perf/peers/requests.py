@@ -43,7 +43,7 @@ def posting(endpoint: Endpoint, prompt: Prompt, *, is_streaming: bool = True) ->
 
 
 class Prompts(Target):
-    """Sends each prompt once. An answer of another length or text than the known one has failed."""
+    """Target that gets each prompt once. An answer of another length or text than the known fails."""
 
     def __init__(
         self,

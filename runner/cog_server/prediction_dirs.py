@@ -1,4 +1,4 @@
-"""Removes the folders that coglet leaves behind, one for each prediction that it ever had.
+"""Remove the folders that coglet leaves behind, one for each prediction that it ever had.
 
 Before a prediction begins coglet makes ``/tmp/coglet/predictions/<id>`` with ``inputs`` and ``outputs``, for
 values over 6 MiB, and never removes them: in time a disk runs out of inodes, or a tmpfs takes the container's

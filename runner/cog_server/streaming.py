@@ -35,7 +35,7 @@ _ignored: set[int] = set()
 
 
 class PredictionStream:
-    """Runs a source of text as a task of the event loop; ``chunks()`` yields the text in another thread.
+    """Source of text that runs as a task of the event loop; ``chunks()`` yields the text in another thread.
 
     It may be created in any thread; the task gets the creator's context (Cog's logs and metrics). The task
     begins with the first ``next`` on the chunks: if coglet's cancellation ends the thread before, it never

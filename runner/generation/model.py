@@ -70,7 +70,7 @@ class ModelFacts:
 
 
 def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
-    """Settings override the facts of the engine directory."""
+    """Collect the facts of the engine directory, which settings override."""
     tokenizer = _load_tokenizer(engine.path / "tokenizer.json")
     config = read_json(engine.path / "config.json")
     if settings.end_id is None:

@@ -64,7 +64,7 @@ class PartsDecoder:
     def push_with_log_probs(
         self, tokens: list[int], log_probs: list[TokenLogProb], reported: list[ReportedToken]
     ) -> list[Part]:
-        """Appends the log probabilities of the tokens of content to ``reported``."""
+        """Return parts, and append the log probabilities of the tokens of content to ``reported``."""
         parts: list[Part] = []
         for token, log_prob in zip(tokens, log_probs, strict=False):
             if self.is_stopped:

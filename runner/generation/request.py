@@ -81,7 +81,7 @@ class GenerationRequest:
                 raise InvalidInput(name=name, expected=expected, value=getattr(self, name))
 
     def with_priority(self, lowest: Mapping[str, int], key: str = "") -> GenerationRequest:
-        """This request, of a client with this API key. Raises E1005 if its priority is lower than allowed."""
+        """Return the request for a client with this key. Raises E1005 if its priority is too low."""
         priority = allowed_priority(lowest, self.priority, key)
         return self if priority == (self.priority or 0) else replace(self, priority=priority)
 

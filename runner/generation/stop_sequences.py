@@ -42,7 +42,7 @@ class StopSequences(tuple[str, ...]):
         self._first_character = re.compile(f"[{first}]" if first else "")
 
     def extended(self, further: Iterable[str]) -> StopSequences:
-        """These and ``further`` spellings of them, without the limits."""
+        """Add ``further`` spellings, without the limits."""
         made = super().__new__(StopSequences, [*self, *further])
         made._begin()
         return made

@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import Encoding, Tokenizer
 
 WINDOW_CHARACTERS = 1 << 15
-"""Takes about 25 ms, and 5 MB of memory."""
+"""Length of a window, which takes about 25 ms and 5 MB of memory."""
 _OVERLAP_CHARACTERS = 2048
 _MARGIN_CHARACTERS = 256
 """Tokens within this distance of a window's ends may differ. Between these margins, the tokens of two windows

@@ -44,7 +44,7 @@ def whole_answer(
 
 
 class _Writes:
-    """Sends what many streams write in one step of the event loop in quick succession.
+    """Buffer that sends what many streams write in one step of the event loop in quick succession.
 
     A client of many streams then stays awake for them; to wake it costs more than to send it an event.
     """

@@ -89,7 +89,7 @@ def check_head(version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def refusal_of(error: HttpParserError, data: bytes) -> CodedError:
-    """The error for a request that httptools refused when it read ``data``, or that a callback refused."""
+    """Return the error for a request that httptools refused when it read ``data``, or a callback refused."""
     if isinstance(error.__context__, CodedError):
         return error.__context__
     reason = str(error)
@@ -108,7 +108,7 @@ def extra_headers(error: CodedError) -> list[tuple[bytes, bytes]]:
 
 
 def date() -> bytes:
-    """The value of an answer's Date header."""
+    """Return the value of an answer's Date header."""
     return _date_at(int(time.time()))
 
 
@@ -118,7 +118,7 @@ def _date_at(now_s: int) -> bytes:
 
 
 def _elements(found: dict[bytes, list[bytes]], name: bytes) -> list[str]:
-    """The elements of a header that is a list, in lower case."""
+    """Return the elements of a header that is a list, in lower case."""
     values = b",".join(found.get(name, ())).decode("latin-1").lower().split(",")
     return [each for value in values if (each := value.strip())]
 

@@ -34,11 +34,11 @@ class Receiver(Protocol):
         """Take a ``ModelStreamInferResponse``."""
 
     def slot_disconnected(self) -> None:
-        """Some of its responses may be lost."""
+        """Note that some of its responses may be lost."""
 
 
 class DirectResponses:
-    """Listens at ``path``; ``calls`` are those whose responses may come, by their key."""
+    """Listener at ``path``; ``calls`` are those whose responses may come, by their key."""
 
     def __init__(self, path: Path) -> None:
         self.calls: dict[str, Receiver] = {}

@@ -11,7 +11,7 @@ from runner.triton_server.grpc_wire import INTERNAL, Messages, TooLong, prefixed
 
 OnMessage = Callable[[bytes], None]
 OnEnd = Callable[[int, str], None]
-"""Takes the status and its message."""
+"""Function that takes the status and its message."""
 
 WINDOW_BYTES = (1 << 31) - 1
 """Window of each stream and of the connection. What clients do not read is bounded elsewhere."""

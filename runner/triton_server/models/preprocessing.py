@@ -72,7 +72,7 @@ class TritonPythonModel:
         self._pad_id = int(pad_id or arrived.pad_id)
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
-        """Requests with a long text are answered from an event loop, so that others do not wait for them."""
+        """Answer requests. An event loop answers those with a long text, so that others do not wait."""
         given = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
         if not any(map(_is_long, given)):
             return [self._respond(inputs) for inputs in given]
