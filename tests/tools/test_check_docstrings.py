@@ -1,0 +1,31 @@
+"""Docstrings that are no sentences are found."""
+
+from __future__ import annotations
+
+from tools.check_docstrings import fragments
+
+SOURCE = '''
+LIMIT = 1
+"""In bytes."""
+
+class Reader:
+    """Reads bytes."""
+
+    size: int
+    """Size in bytes."""
+
+    def is_open(self) -> bool:
+        """Whether it is open."""
+        self.at = 0
+        """By whom?"""
+
+    async def read(self) -> None:
+        """Wait."""
+
+class Lines:
+    """Lines read."""
+'''
+
+
+def test_planted_fragments_are_found_and_sentences_are_not() -> None:
+    assert sorted(fragments(SOURCE)) == [(3, "In"), (6, "Reads"), (12, "Whether"), (14, "By")]
