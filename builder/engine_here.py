@@ -99,7 +99,7 @@ def is_whole(engine: Path) -> bool:
 
 
 def config_digest(config: BuildConfig, folder: Path | None, identity: str = "") -> str:
-    named = {"revision"} if identity else set()  # the identity has what it means
+    named = {"revision"} if identity else set()  # The identity has its commit.
     facts = [config.model_dump(mode="json", exclude=named), str(folder), identity]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

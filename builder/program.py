@@ -90,7 +90,7 @@ def run_program(program: Program, report: Callable[[str], None]) -> float:
         assert child.stdin is not None
         child.stdin.close()
         child.wait()
-        for pid in session_members(child.pid):  # None, unless the guard itself was killed.
+        for pid in session_members(child.pid):  # There are none, unless the guard was killed.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     elapsed_s = time.monotonic() - started_s
@@ -138,7 +138,7 @@ def _follow(
             line = lines.get(timeout=NAP_S)
         except queue.Empty:
             if child.poll() is not None:
-                return  # NOTE: a process that it left behind may hold its output open.
+                return  # NOTE: a process that the program left behind may hold its output open.
             if time.monotonic() - last_line_s > QUIET_REPORT_S:
                 last_line_s = time.monotonic()
                 on_quiet()

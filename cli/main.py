@@ -48,7 +48,7 @@ def _module(name: str) -> ModuleType:
 def _version() -> str:
     try:
         return version("cog-triton")
-    except PackageNotFoundError:  # In a checkout that only serves.
+    except PackageNotFoundError:  # This checkout only serves.
         found = re.search(r'^version = "(.+)"', (SOURCE_ROOT / "pyproject.toml").read_text(), re.MULTILINE)
         return found[1] if found else "(unknown)"
 

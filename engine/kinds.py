@@ -138,7 +138,7 @@ _ROWS = (
         checkout_environment=".venv-vllm",
         libraries=("torch", "transformers", "vllm"),
         prepares=True,
-        # As vLLM itself has it for several GPUs: its work is on the GPU, and idle threads spin.
+        # vLLM itself sets this for several GPUs: its work is on the GPU, and idle threads spin.
         environment={"OMP_NUM_THREADS": "1"},
         marker_file=ENGINE_ARGS_NAME,
         capabilities=frozenset(

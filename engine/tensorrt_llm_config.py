@@ -64,7 +64,7 @@ def _parse(document: dict[str, Any]) -> CompiledConfig:
     is_paged = str(build.get("kv_cache_type") or "PAGED").upper().endswith("PAGED")
     return CompiledConfig(
         version=str(document.get("version", "")),
-        # NOTE: numbers before they are multiplied: a list times a large one would fill the memory.
+        # NOTE: convert before multiplying: a list times a large one would fill the memory.
         world_size=math.prod(int(mapping.get(name, 1)) for name in ("tp_size", "pp_size", "cp_size")),
         vocab_size=int(pretrained["vocab_size"]),
         max_seq_len=max_seq_len,

@@ -20,8 +20,8 @@ TOKEN = " token"
 class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
     """Runner that emits ``n_output_tokens`` tokens at ``tps`` tokens per second, for each prediction."""
 
-    # NOTE: Cog runs many predictions at once only of an async function, and sends output while it comes only
-    # of a plain generator, which it runs in a thread: so an async function returns one.
+    # NOTE: Cog runs predictions at the same time only if the function is async, and streams output only
+    # from a plain generator, which it runs in a thread: so an async function returns one.
     @cog.streaming  # type: ignore[untyped-decorator]
     @cog.concurrent(max=64)  # type: ignore[untyped-decorator]
     async def run(

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from perf.__main__ import main
 
-__test__ = False  # For pytest: the name is documented, and no test.
+__test__ = False  # Documents have the name; it is no test of pytest's.
 
 if __name__ == "__main__":
     sys.exit(main(["load", "--target", "mock", *sys.argv[1:]]))

@@ -153,7 +153,7 @@ def _data_of(url: str) -> bytes:
     try:
         if not comma:
             raise ValueError("it has no comma")
-        # NOTE: strict, as urllib's own reader of data URLs is not: it drops what is not base64.
+        # NOTE: decode strictly: urllib's own reader of data URLs drops what is not base64.
         return base64.b64decode(content, validate=True) if header.endswith(";base64") else content
     except ValueError as exc:
         raise InvalidInput(name="config", expected="a URL with data in it", value=url[:100]) from exc

@@ -127,7 +127,7 @@ def _why_not(engine: EngineConfig, num_gpus: int) -> str | None:
 
 def _check_values(engine: EngineConfig, build: TrtllmBuild, *, is_quantized_already: bool) -> None:
     if build.build.value("build_config") is not None:
-        return  # that file's values override the flags
+        return  # The values of that file override the flags.
     asked: dict[str, tuple[object, object]] = {"TensorRT-LLM version": (VERSION, engine.version)}
     for name in ("max_batch_size", "max_beam_width"):
         asked[name] = (build.build.value(name), engine.build.get(name))

@@ -94,7 +94,7 @@ class Pools:
             sockets = list(self._sockets)
         for each in sockets:
             try:
-                # NOTE: not SSLSocket's own shutdown, which takes the TLS object away under the reader.
+                # NOTE: SSLSocket's own shutdown takes the TLS object away under the reader.
                 socket.socket.shutdown(each, socket.SHUT_RDWR)
             except OSError:
                 pass  # it is closed already
@@ -160,7 +160,7 @@ class _Http(HTTPConnection):
 
     def connect(self) -> None:
         super().connect()
-        if isinstance(self.sock, socket.socket):  # It is not for TLS within an HTTPS proxy's TLS.
+        if isinstance(self.sock, socket.socket):  # TLS within an HTTPS proxy's TLS has none.
             self._opened(self.sock)
 
 

@@ -103,7 +103,7 @@ class RangedDownload:
             part = _Part(self._next_first, memory[: self._size_bytes - self._next_first])
             self._next_first += len(part.buffer)
             self._parts.append(part)
-            self._freed.notify()  # what is left may be for the next thread, or tell it that all is taken
+            self._freed.notify()  # The next thread takes what is left, or ends.
             return part
 
     def _is_over(self) -> bool:

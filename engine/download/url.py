@@ -26,7 +26,7 @@ def checked_url(url: str) -> Url:
 def proxy_for(url: Url) -> Url | None:
     """Return the proxy that the environment names (``https_proxy``, ``no_proxy``, ...), as curl reads it."""
     proxies = urllib.request.getproxies()
-    for_all = proxies.get("all", "")  # One for SOCKS is left alone.
+    for_all = proxies.get("all", "")  # A SOCKS proxy is ignored.
     proxy = proxies.get(url.scheme or "") or (for_all if for_all.startswith("http") else "")
     names = url.netloc or "", (url.host or "").strip("[]")  # curl has ::1 in no_proxy as well as [::1].
     if not proxy or any(map(urllib.request.proxy_bypass, names)):

@@ -33,6 +33,6 @@ def mpirun(python: str = sys.executable) -> list[str]:
 
 def mpi_environment(environment: Mapping[str, str]) -> dict[str, str]:
     own = {key: value for key, value in environment.items() if not _OUTER_MPI.match(key)}
-    # Ranks on one machine copy through shared memory; what is quicker containers forbid (ptrace).
+    # Ranks on one machine copy through shared memory; containers forbid the quicker way (ptrace).
     own.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
     return own

@@ -21,7 +21,7 @@ from errors.settings import MissingRequirement
 RUNNER_IMAGE_SMS = {80: "A100", 86: "A40, A10, RTX 30xx", 90: "H100, H200"}
 """Architectures that have an image ``cog-triton-runner-<SM>``."""
 
-# The package's metadata, not the package: to import tensorrt_llm takes long and initialises MPI.
+# Read metadata and not the package: importing tensorrt_llm takes long and initialises MPI.
 _ASK_VERSION = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
 _ASK_TIMEOUT_S = 60.0
 

@@ -75,7 +75,7 @@ def commands_listening(port: int) -> list[list[str]]:
     sockets = {f"socket:[{inode}]" for inode in inodes}
     found = []
     for process in _PROC.glob("[0-9]*"):
-        with suppress(OSError):  # It is another user's, or has ended.
+        with suppress(OSError):  # The process is another user's, or has ended.
             if any(str(file.readlink()) in sockets for file in (process / "fd").iterdir()):
                 found.append((process / "cmdline").read_text(errors="replace").split("\0"))
     return found

@@ -225,7 +225,7 @@ def _usual_header(block: bytes) -> Member | None:
         return None
     if not (_USUAL_SIZE.match(block, 124, 136) and _USUAL_CHECKSUM.match(block, 148, 156)):
         return None
-    blank = 8 * _SPACE  # In place of the checksum itself.
+    blank = 8 * _SPACE  # They count in place of the checksum itself.
     # The zeros at its end, half of it, add nothing.
     if int(block[148:154], 8) != sum(block.rstrip(b"\0")) - sum(block[_CHECKSUM]) + blank:
         return None
@@ -245,7 +245,7 @@ def file_header(name: str, size_bytes: int) -> bytes:
 
 
 def _pax_records(content: bytes) -> dict[str, bytes]:
-    """Parse ``"<length> <key>=<value>\n"``, again and again. Raises ValueError if it is anything else."""
+    """Parse ``"<length> <key>=<value>\\n"``, again and again. Raises ValueError if it is anything else."""
     records: dict[str, bytes] = {}
     start = 0
     while start < len(content):

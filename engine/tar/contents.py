@@ -117,7 +117,7 @@ class ContentReader:
         """Compare the files whose digests are known with the manifest, so that damage shows early."""
         for name, found in writer.finished(wait=wait):
             if self.manifest is not None:
-                # NOTE: the manifest's own entry is kept: of a hundred thousand files each takes memory.
+                # NOTE: the manifest's own entry is kept: each of a hundred thousand takes memory.
                 self._found[name] = _compare_file(self.manifest, name, found, self._place)
             else:
                 self._found[name] = found

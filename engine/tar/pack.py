@@ -108,7 +108,7 @@ class _TarWriter:
                 if not chunk:
                     raise self._changed(name)
                 if hashed is not None:
-                    hashed.result()  # Of the other buffer, which is filled next.
+                    hashed.result()  # The other buffer is filled next.
                 hashed = hasher.submit(sha256.update, chunk)
                 self._put(chunk)
                 left_bytes -= len(chunk)

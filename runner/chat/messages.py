@@ -65,7 +65,7 @@ def _checked(message: object, place: str) -> Message:
     if "function_call" in given:
         expected = "left out: send tool_calls, which has replaced it"
         raise InvalidInput(name=f"{place}.function_call", expected=expected, value=given["function_call"])
-    if "refusal" in given:  # What an assistant said instead.
+    if "refusal" in given:  # It stands in place of the content.
         given.setdefault("content", given.pop("refusal"))
     if "content" in given:
         given["content"] = _text_content(given["content"], f"{place}.content")

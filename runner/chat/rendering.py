@@ -150,7 +150,7 @@ class ChatProgram:
             words = with_words(chat)
             tried = islice(arrangements(words), max(_MOST_TRIED // len(chat), 2))
             found = next((steps for steps, made in tried if self._writes(made, variables)), None)
-            if found is None and len(chat) > _SHORT:  # Few were tried: its beginning may need the same.
+            if found is None and len(chat) > _SHORT:  # Few were tried: try those of its beginning.
                 steps = self._steps_for(chat[:_SHORT], variables)
                 found = steps if steps and self._writes(arranged(words, steps), variables) else None
             self._steps[key] = found

@@ -133,7 +133,7 @@ class Sandbox:
             self._process = None
 
     def __del__(self) -> None:
-        # NOTE: waits only for the kernel: SIGKILL.
+        # NOTE: after SIGKILL this waits for the kernel only.
         self._end()
 
 

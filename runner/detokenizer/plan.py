@@ -48,7 +48,7 @@ class TokenTexts(dict[int, "str | None"]):
     def __missing__(self, token_id: int) -> str | None:
         text = self._tokenizer.id_to_token(token_id)
         if text is None:
-            return None  # Not kept: there is no limit to the ids outside the vocabulary.
+            return None  # Do not keep it: there is no limit to the ids outside the vocabulary.
         if text in self._skipped:
             self[token_id] = None
             return None

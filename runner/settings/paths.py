@@ -50,5 +50,5 @@ def remove_runtime_dir(http_port: int) -> None:
     """Remove the folder of a port that no other runner will use: the next start would not find it."""
     path = runtime_dir(http_port)
     shutil.rmtree(path, ignore_errors=True)
-    with suppress(OSError):  # It has other runners' folders.
+    with suppress(OSError):  # The parent has other runners' folders.
         path.parent.rmdir()

@@ -18,7 +18,7 @@ def format_prompt(template: str, *, prompt: str, system_prompt: str, max_bytes: 
     """
     values = {"prompt": prompt, "system_prompt": system_prompt}
     sizes = {name: byte_length(text) for name, text in values.items()}
-    # NOTE: checked first, as reading a template takes many times its size.
+    # NOTE: check the size first, as reading a template takes many times its size.
     _check_size(max(byte_length(template), *sizes.values()), max_bytes)
     counts = _count_fields(template)
     if prompt and not counts["prompt"]:
@@ -42,7 +42,7 @@ def byte_length(text: str) -> int:
     """Return the length in UTF-8."""
     if text.isascii():
         return len(text)
-    # NOTE: in parts, so that a large text is not copied.
+    # NOTE: encode in parts, so that a large text is not copied.
     parts = (text[start : start + _PART] for start in range(0, len(text), _PART))
     return sum(len(part.encode(errors="surrogatepass")) for part in parts)
 

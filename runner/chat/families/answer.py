@@ -32,7 +32,7 @@ class AnswerReader:
         """Return the parts that this further text makes certain. It is not empty."""
         reader = self._reader
         search = reader.search
-        # NOTE: the way of most tokens, which has to take less than a microsecond.
+        # NOTE: most tokens take this path, which must take less than a microsecond.
         if search is not None and search(text) is None:
             copied = reader.copied
             if copied is not None and (part := copied(text)) is not None:

@@ -19,7 +19,7 @@ class Llama3Calls(JsonCalls, frozen=True):
         name = yield from reader.name()
         tool = name.removesuffix(_METHOD)
         if tool == name or all(each.name != tool for each in tools.tools):
-            raise NotACall  # Some other code in Python.
+            raise NotACall  # It is other code in Python.
         yield from PythonCalls().call(reader, tool)
 
 
@@ -36,7 +36,7 @@ class FencedCalls(JsonCalls, frozen=True):
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         ends = {reader.markers.written(marker): end for marker, end in _ENDS.items()}
-        # NOTE: as without a marker, so that other objects in a fence are text.
+        # NOTE: read them as without a marker, so that other objects in a fence are text.
         yield from JsonCalls(end=ends.get(begin, ""), is_list=True).read(reader, tools, "")
 
 

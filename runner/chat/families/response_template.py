@@ -108,7 +108,7 @@ def _calls(field: _Field) -> JsonCalls | NamedCalls:
 def _marks(literals: str | list[str], pattern: str) -> tuple[str, ...]:
     """Return the marks without whitespace around them, each once."""
     found = _matched(pattern)
-    # NOTE: not by msgspec.Meta, which can crash Python at its exit (msgspec's issue 717).
+    # NOTE: msgspec.Meta could check them, but can crash Python at its exit (msgspec's issue 717).
     marks = [*([literals] if isinstance(literals, str) else literals), _unescaped(found["mark"])]
     if len(marks) > _MAX_MARKS or any(len(each) > _MAX_MARK or _NO_TEXT.search(each) for each in marks):
         raise _Unusable("its marks are too many, too long or no text")

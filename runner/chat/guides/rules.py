@@ -69,7 +69,7 @@ class Rules:
     def part(self, place: str, guide: Guide) -> str:
         """Add a guide. Raises E1105 if it is too long, alone or together with the others."""
         check_guide(guide)
-        # NOTE: checked while they are added, as each parameter's schema repeats the shared definitions.
+        # NOTE: check the length now, as each parameter's schema repeats the shared definitions.
         self._part_bytes += len(guide.text)
         check_guide_length("chat_form", self._part_bytes)
         self._parts.append((place, guide))

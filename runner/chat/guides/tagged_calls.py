@@ -74,7 +74,7 @@ def element_calls(syntax: ElementCalls, tools: ToolUse, rules: Rules) -> Calls:
 
     def call(tool: Tool) -> str:
         begin, end = rules.marker(f'{MARK}<invoke name="{tool.name}">'), rules.marker(f"{MARK}</invoke>")
-        # NOTE: a grammar cannot close an element by the name that opened it: without a schema there are none.
+        # NOTE: without a schema there are no elements: a grammar can't close one by the name that opened it.
         values = in_order(parameters_of(tool), value)
         return f"{begin} {values} {end} {SPACE}"
 

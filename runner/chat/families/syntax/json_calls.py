@@ -48,7 +48,7 @@ class JsonCalls(msgspec.Struct, frozen=True):
         if not reading.num_calls:
             yield from reader.space()
             if is_list and begin and (yield from reader.marker(self.end)):
-                return  # Without any call.
+                return  # There was no call.
             raise NotACall
         yield from read_end(reader, self.end, is_whole=is_whole)
 

@@ -95,7 +95,7 @@ def _python_json(literal: str) -> str | None:
     literal = _STRING.sub(lambda match: _LINE_BREAK.sub(r"\\n", match[0]), literal)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Of escapes that Python does not know.
+            warnings.simplefilter("ignore")  # Python warns of unknown escapes.
             value = ast.literal_eval(_JsonNames().visit(ast.parse(literal, mode="eval")))
         made = json.dumps(value, ensure_ascii=False, allow_nan=False)
         # Escapes can make halves of characters.

@@ -49,7 +49,7 @@ class NamedCalls(msgspec.Struct, frozen=True):
         if begin != reader.markers.written(self.begin):
             yield from reader.space()
             if (yield from reader.marker(*(end for _, end in self._sections))):
-                return  # Without any call.
+                return  # There was no call.
             if not (yield from reader.marker(self.begin)):
                 raise NotACall
         while True:
@@ -65,7 +65,7 @@ class NamedCalls(msgspec.Struct, frozen=True):
         name, id_ = yield from self._header(reader)
         is_sure = is_token(reader.markers.written(self.separator))
         if (yield from reader.space()) not in ('{"' + self.end[:1]) and not is_sure:
-            raise NotACall  # Text about a call.
+            raise NotACall  # It is text about a call.
         reader.start_call(name, id_)
         is_whole = yield from read_arguments(reader, self.end, self.after_arguments.strip())
         if self.after_arguments:
