@@ -34,7 +34,7 @@ _RANK = "*rank*.engine"
 
 
 def find_source(text: str, *, kind: str | None = None) -> ConfigFile | None:
-    """Return the build config that ``text`` names or stands for; None: it names an engine.
+    """Find the build config that ``text`` names or stands for; None: it names an engine.
 
     A model is built as ``kind``, else as the kind that is best on this machine.
     """

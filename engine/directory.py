@@ -37,7 +37,7 @@ class Engine:
 
 
 def load(path: Path) -> Engine:
-    """Return the engine in the directory ``path``.
+    """Load the engine in the directory ``path``.
 
     Its files are checked to exist in their sizes; their content is not read. A directory without a manifest
     is accepted if its files show its kind (``engine.tar.manifestless``). Raises EngineNotFound,
@@ -63,7 +63,7 @@ def load(path: Path) -> Engine:
 
 
 def read_directory_manifest(path: Path) -> Manifest:
-    """Return the manifest in the directory ``path``; its files are not checked."""
+    """Read the manifest in the directory ``path``; its files are not checked."""
     manifest_path = path / MANIFEST_NAME
     with reading(manifest_path), manifest_path.open("rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)

@@ -45,7 +45,7 @@ _BEGINS_OF_MESSAGES = ("<|start|>", "<|begin|>")
 
 
 def read_end_ids(engine_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return all ids that a file names, and those of well-known end tokens, with the most common one first.
+    """Read all ids that a file names, and those of well-known end tokens; the most common one is first.
 
     Trainers often change one of the files only. Raises EngineUnreadable.
     """

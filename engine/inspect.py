@@ -26,7 +26,7 @@ _MAX_SMALL_BYTES = 1 << 26
 
 
 def read_manifest(source: str | Path) -> Manifest:
-    """Return the manifest of a directory, a tar or a URL.
+    """Read the manifest of a directory, a tar or a URL.
 
     If a tar begins with it, only the start is read. A tar without one is read as a whole if it is a local
     file, and InvalidManifest otherwise. Raises the errors of ``fetch``, ``parse_manifest``, TarReader and
@@ -62,7 +62,7 @@ def verify(path: Path) -> Manifest:
 
 
 def read_sampling(source: str | Path, manifest: Manifest) -> dict[str, float]:
-    """Return the sampling parameters of an engine's requests that set none.
+    """Read the sampling parameters of an engine's requests that set none.
 
     They are not known of a URL or a compressed tar. Raises EngineUnreadable and GenerationConfigInvalid.
     """

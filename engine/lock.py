@@ -35,7 +35,7 @@ def unlock(path: Path, descriptor: int) -> None:
 
 
 def _open_and_lock(path: Path, operation: int) -> int | None:
-    """Return None if the holder unlinked the file in the meantime: then the lock is on a deleted file."""
+    """Open and lock the file. None if its holder unlinked it meanwhile: the lock is on a deleted file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, operation)

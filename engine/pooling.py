@@ -61,7 +61,7 @@ def pooling_names(names: Iterable[str]) -> list[str]:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """Return the pooling of the model in ``folder``; None if it generates text. Raises PoolingUnsupported."""
+    """Read the pooling of the model in ``folder``; None if it generates text. Raises PoolingUnsupported."""
     if not (folder / MODULES_NAME).is_file():
         return None
     modules = _document(folder, MODULES_NAME)

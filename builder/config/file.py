@@ -112,7 +112,7 @@ def read_config(source: str | Path, *, only_public: bool = False) -> ConfigFile:
 
 
 def read_text(source: str | Path, *, only_public: bool = False) -> bytes:
-    """Return the file at ``source`` (path, http(s) or data URL); raises E1201 and E1005."""
+    """Read the file at ``source`` (path, http(s) or data URL). Raises E1201 and E1005."""
     shown, text, buffer = shown_source(source), bytearray(), memoryview(bytearray(64 << 10))
     try:
         with _open(source, only_public) as stream:
@@ -147,7 +147,7 @@ def is_config_url(source: str | Path) -> bool:
 
 
 def _data_of(url: str) -> bytes:
-    """Return the content of a data URL (RFC 2397)."""
+    """Decode a data URL (RFC 2397)."""
     header, comma, data = url.partition(",")
     content = unquote_to_bytes(data)
     try:
@@ -251,7 +251,7 @@ def _is_small(value: object) -> bool:
 
 
 def _take_token(keys: dict[Any, Any]) -> tuple[SecretStr | None, tuple[str, ...]]:
-    """Return the token, and a note if it is an example's ``your_token_here``, which the Hub rejects."""
+    """Remove and return the token, and a note if it is ``your_token_here``, which the Hub rejects."""
     token = keys.pop(TOKEN_KEY, None)
     if token is None:
         return None, ()

@@ -15,7 +15,7 @@ from safetensors.torch import save_file  # type: ignore[import-not-found, unused
 
 
 def load(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors in ``path`` by name, mapped from the file where its format allows it."""
+    """Load the tensors in ``path`` by name, mapped from the file where its format allows it."""
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except RuntimeError:  # NOTE: files older than torch 1.6 can't be mapped

@@ -48,7 +48,7 @@ class Architecture:
 
 
 def read_architecture(file: GgufFile) -> Architecture:
-    """Return what ``file`` says about its model. Raises GgufUnsupported, ModelUnusable."""
+    """Read what ``file`` says about its model. Raises GgufUnsupported, ModelUnusable."""
     architecture = _ARCHITECTURES.get(file.architecture)
     if architecture is None:
         remedy = f"supported are {', '.join(_ARCHITECTURES)}: use the model's safetensors"

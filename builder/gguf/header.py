@@ -73,7 +73,7 @@ def read_header(name: str, path: Path) -> GgufFile:
 
 
 def read_header_of(name: str, file_name: str, file: BinaryIO, size_bytes: int) -> GgufFile:
-    """Read the header of ``file``, and no more of it. Raises as ``read_header``."""
+    """Read the header of ``file``, and no more of it. Raises the errors of ``read_header``."""
     return _Reader(name, file_name, file, size_bytes).read(None)
 
 

@@ -31,7 +31,7 @@ GPU_COUNTS = (1, 2, 4, 8)
 MARKET = {24: 22.5, 40: 39.4, 48: 44.9, 80: 79.2, 141: 139.8}
 """Memory of common GPUs: GB as sold, GiB as the driver reports."""
 MIN_SEQ_LEN = 2048
-"""Least tokens. A GPU is too small if its KV cache holds fewer, and fewer than the model's limit."""
+"""Least tokens in the KV cache of a GPU that is not too small, unless the model's limit is lower."""
 
 _GPU_SHARE = 0.9
 """Default of vLLM's gpu_memory_utilization."""

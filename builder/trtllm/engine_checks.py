@@ -58,7 +58,7 @@ def check_checkpoint(step: str, folder: Path, build: TrtllmBuild) -> None:
 
 
 def read_engine(folder: Path) -> EngineConfig:
-    """Return the engine's config. Raises EngineUnsound if it is missing or invalid."""
+    """Read the engine's config. Raises EngineUnsound if it is missing or invalid."""
     step = "build"
     config = _read_object(step, folder / "config.json")
     pretrained, build = config.get("pretrained_config"), config.get("build_config")
@@ -75,7 +75,9 @@ def read_engine(folder: Path) -> EngineConfig:
 def check_engine(
     folder: Path, build: TrtllmBuild, sizing: Sizing | None, *, is_quantized_already: bool
 ) -> EngineConfig:
-    """Return the engine's config. Raises EngineUnsound if something in ``folder`` differs from ``build``.
+    """Check the engine in ``folder`` and return its config.
+
+    Raises EngineUnsound if it is not that of ``build``.
 
     ``is_quantized_already``: the model's weights are quantized, so ``build`` need not quantize them.
     """

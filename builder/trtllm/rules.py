@@ -40,7 +40,7 @@ def is_unversioned(config: BuildConfig) -> bool:
 
 
 def check(config: BuildConfig) -> tuple[TrtllmBuild, list[str]]:
-    """Return the build that ``config`` describes, with notes for its author.
+    """Check ``config`` and return the build that it describes, with notes for its author.
 
     Raises E1203, E1204, E1220-E1222.
     """

@@ -58,7 +58,7 @@ def _relative_argument(call: ProgramCall, name: str, value: Argument) -> Argumen
 def find_inputs(
     config: BuildConfig, calls: Sequence[ProgramCall], folders: Sequence[Path]
 ) -> dict[str, Path]:
-    """Return what the programs read beside the model (LoRA weights, calibration texts): source by path.
+    """Find what the programs read beside the model (LoRA weights, calibration texts): source by path.
 
     A config names them by paths relative to itself. Each is looked up in ``folders``, in order. Raises E1203
     if one is in none of them.
@@ -85,7 +85,7 @@ def _read_paths(call: ProgramCall) -> list[tuple[str, str]]:
 
 
 def _find(path: str, key: str, folders: Sequence[Path]) -> Path:
-    """Return the first match; links that lead out of its folder are ignored."""
+    """Find the first match. Links that lead out of its folder are ignored."""
     for folder in folders:
         found = (folder / path).resolve()
         if found.exists() and found.is_relative_to(folder.resolve()):

@@ -60,14 +60,14 @@ class ModelConfig:
 
 
 def read_config(model: Model) -> ModelConfig:
-    """Return the model's ``config.json``. Raises ModelUnusable if there is no such JSON object."""
+    """Read the model's ``config.json``. Raises ModelUnusable if there is no such JSON object."""
     if "config.json" not in model.files:
         raise model.unusable("it has no config.json")
     return ModelConfig(read_object(model, "config.json"))
 
 
 def read_object(model: Model, name: str) -> dict[str, Any]:
-    """Return the JSON object in the file ``name``. Raises ModelUnusable if it is something else."""
+    """Read the JSON object in the file ``name``. Raises ModelUnusable if it is something else."""
     try:
         content = json.loads(model.files[name].read_bytes())
     except (ValueError, RecursionError) as exc:

@@ -21,7 +21,7 @@ from errors.download import AddressRefused
 
 
 def obtain_model_tar(url: str, sources: Sources) -> tuple[Path, str]:
-    """Return the model's folder in the tar at ``url``, and its SHA-256. Raises E1212 and AddressRefused."""
+    """Obtain the model in the tar at ``url``: its folder and SHA-256. Raises E1212 and AddressRefused."""
     cache = sources.cache
     try:
         with fetch(url, only_public=sources.only_public, progress=sources.progress) as source:

@@ -20,7 +20,7 @@ from errors.build_config import ModelPathInvalid, ModelUnusable
 
 
 def obtain_model(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Model:
-    """Return the files that ``config`` asks for: configuration, tokenizer and, if wanted, one set of weights.
+    """Obtain the files that ``config`` asks for: configuration, tokenizer and, if wanted, one set of weights.
 
     model_path wins over model_tar_url, and that over model_id, which is then just the model's name.
     """
@@ -35,7 +35,7 @@ def obtain_model(config: BuildConfig, sources: Sources, *, with_weights: bool) -
 
 
 def obtain_files(source: LoraAdapter, names: Sequence[str], sources: Sources) -> Model:
-    """Return exactly the files ``names`` of ``source``. Raises E1210 if one is missing."""
+    """Obtain exactly the files ``names`` of ``source``. Raises E1210 if one is missing."""
     model = source.model_path or source.model_id or ""
 
     def choose(present: Sequence[str], fetch: Fetch) -> Sequence[str]:
@@ -95,7 +95,7 @@ def _of_folder(model: str, folder: Path, choose: _Choose, revision: str | None =
 
 
 def _find(model_path: str, folders: Sequence[Path]) -> Path:
-    """Return the folder ``model_path`` under the first of ``folders`` that has it.
+    """Find the folder ``model_path`` under the first of ``folders`` that has it.
 
     It and its files may be links that lead elsewhere, as in the Hub's own cache.
     """

@@ -55,7 +55,7 @@ class Registry(AbstractContextManager["Registry"]):
         self._pools.close_idle()
 
     def manifest(self, reference: ImageReference) -> dict[str, Any]:
-        """Return the manifest, or index of manifests, of an image. Raises E1402, E1403, E2501."""
+        """Get the manifest, or index of manifests, of an image. Raises E1402, E1403, E2501."""
         url = f"/v2/{reference.path}/manifests/{reference.version}"
         response = self._request("GET", url, "read a manifest", Accept=", ".join(_MANIFEST_TYPES))
         if response.status == HTTPStatus.NOT_FOUND:
@@ -65,7 +65,7 @@ class Registry(AbstractContextManager["Registry"]):
         return document
 
     def document(self, repository: str, digest: str) -> dict[str, Any]:
-        """Return a JSON blob that matches its digest."""
+        """Get a JSON blob and check its digest."""
         action = f"read {digest}"
         response = self._request("GET", f"/v2/{repository}/blobs/{digest}", action)
         if f"sha256:{hashlib.sha256(response.content).hexdigest()}" != digest:

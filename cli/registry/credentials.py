@@ -13,7 +13,7 @@ _HELPER_TIMEOUT_S = 30.0
 
 
 def find_credentials(host: str) -> tuple[str, str] | None:
-    """Return user and password for ``host`` from Docker's configuration and its credential helpers, or None.
+    """Find user and password for ``host`` in Docker's configuration and its credential helpers.
 
     What can't be read counts as not there: the registry then says whether it was needed.
     """

@@ -37,7 +37,7 @@ class ImageReference:
 
 
 def parse_reference(text: object, name: str) -> ImageReference:
-    """Return the image that ``text``, the value of ``name``, refers to. Raises E1401."""
+    """Parse ``text``, the value of ``name``. Raises E1401."""
     if not isinstance(text, str) or not text:
         raise ImageReferenceInvalid(name=name, expected=_EXPECTED, value=text)
     rest, _, digest = text.partition("@")

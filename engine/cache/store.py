@@ -40,7 +40,7 @@ def open_engine(
     progress: Progress | None = None,
     transfer: Transfer = DEFAULT_TRANSFER,
 ) -> Engine:
-    """Return the engine in a directory, a tar or behind a URL, ready to be loaded from a directory.
+    """Open the engine in a directory, a tar or behind a URL, so that it can be loaded from a directory.
 
     Tars are unpacked below ``cache_dir``, or found there. If the source is unavailable (server down,
     signature expired), the engine that it last contained is used, with a warning. Before an engine is

@@ -47,7 +47,7 @@ class Client:
         connections: int,
         authorization: str | None = None,
     ) -> None:
-        """``only_public``: the URL is not the operator's; see ``engine.download.address``.
+        """Prepare requests. ``only_public``: the URL is not the operator's; see ``engine.download.address``.
 
         ``authorization`` is a header's value for the URL's own origin.
         """
@@ -59,7 +59,7 @@ class Client:
         self.pools = Pools(only_public=only_public, timeout_s=timeout_s, connections=connections)
 
     def get(self, headers: dict[str, str]) -> urllib3.BaseHTTPResponse:
-        """Return the response (200 or 206), which the caller closes. Raises coded errors, or Temporary."""
+        """Request the URL and return a response (200, 206) to close. Raises coded errors, or Temporary."""
         start = self._resolved
         try:
             response, url = self.pools.follow(

@@ -44,7 +44,7 @@ class Pools:
     def _request(
         self, method: str, url: Url, headers: Mapping[str, str], body: bytes | Iterable[bytes] | None
     ) -> urllib3.BaseHTTPResponse:
-        """Return the response, its body unread. Follow no redirects, and send no credentials of ``url``."""
+        """Send a request; leave the body unread. Follow no redirects, and send no credentials of ``url``."""
         proxy = self._proxy_for(url)
         if proxy is not None and self._only_public and url.host is not None:
             require_public_host(url.host.strip("[]"), url.port or 443)
@@ -64,7 +64,7 @@ class Pools:
         start: Url | None = None,
         authorization: Mapping[str, str] | None = None,
     ) -> tuple[urllib3.BaseHTTPResponse, Url]:
-        """Return the response that redirects lead to, and its URL; ``start`` is where they led before.
+        """Follow redirects and return the response and its URL; ``start`` is where they led before.
 
         ``authorization`` (default: the credentials in ``url``) is sent to the origin of ``url`` alone. Other
         methods than GET and HEAD follow only redirects that keep the method. Raises REQUEST_ERRORS.

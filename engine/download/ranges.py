@@ -93,7 +93,7 @@ class RangedDownload:
                 self._freed.notify_all()
 
     def _take(self) -> _Part | None:
-        """Return the next range, once there is memory for it; None if there is no more to do."""
+        """Take the next range, once there is memory for it; None if there is no more to do."""
         with self._guard:
             while not (self._is_over() or self._free):
                 self._freed.wait()
@@ -137,7 +137,7 @@ class RangedDownload:
 
 
 def _copy(to: memoryview, source: memoryview, count: int) -> None:
-    """NOTE: memmove releases Python's lock. An assignment of slices holds it, and all threads wait."""
+    """Copy bytes. NOTE: an assignment of slices would hold Python's lock; memmove releases it."""
     assert count <= min(len(to), len(source)), "ctypes checks no bounds"
     ctypes.memmove(
         ctypes.byref(ctypes.c_char.from_buffer(to)), ctypes.byref(ctypes.c_char.from_buffer(source)), count

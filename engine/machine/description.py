@@ -1,4 +1,4 @@
-"""The machine that figures were taken on: no table without it."""
+"""The machine on which figures were measured: every table names it."""
 
 import os
 import platform

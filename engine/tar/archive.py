@@ -66,7 +66,7 @@ class TarReader:
         self._padding_bytes = 0
 
     def next_file(self) -> Member | None:
-        """Return the next file's name and size; None at the tar's end, which has been checked then."""
+        """Read the next file's name and size; None at the tar's end, which has been checked then."""
         self._skip_content()
         while (header := self._next_header()) is not None:
             if (member := self._checked(header)) is not None:
@@ -108,7 +108,7 @@ class TarReader:
             self._padding_bytes = 0
 
     def _next_header(self) -> Member | None:
-        """Return the next header, with long names from the extension headers before it filled in."""
+        """Read the next header, with long names from the extension headers before it filled in."""
         overrides: dict[str, str] = {}
         while True:
             block = self._read_exactly(BLOCK_BYTES, "before its end marker")

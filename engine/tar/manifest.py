@@ -137,7 +137,7 @@ def make_manifest(facts: EngineFacts, files: dict[str, FileEntry], place: str) -
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """Return the one JSON text of ``manifest``: keys sorted, and a digest of itself so that damage shows."""
+    """Write ``manifest`` as the one JSON text: keys sorted, and a digest of itself so that damage shows."""
     fields = manifest.model_dump(mode="json")
     fields[_DIGEST_KEY] = _digest(fields)
     return (json.dumps(fields, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

@@ -67,7 +67,7 @@ class Render(msgspec.Struct, tag=True):
     given: dict[str, Any]
     """Variables of the template that the client gave."""
     own: dict[str, Any]
-    """Variables of ours."""
+    """Variables of the template that we set."""
     is_probe: bool = False
     """True if messages that the template leaves out stay left out."""
 

@@ -35,7 +35,7 @@ class Detokenizer:
         """Text that the prompt has for its last character, which the output may complete."""
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """Return the text that these further tokens make certain. Ids outside the vocabulary are ignored.
+        """Take tokens and return the text that they make certain. Ids outside the vocabulary are ignored.
 
         Raises OverflowError, and takes no token, if one is negative or above 32 bits.
         """
@@ -46,7 +46,7 @@ class Detokenizer:
         return self._beyond_prompt(text) if self._incomplete else text
 
     def finish(self) -> str:
-        """Return the rest of the text, at the end of the stream or before a token that the caller reads.
+        """End the stream, or pause before a token that the caller reads, and return the rest of the text.
 
         Tokens that are pushed afterwards are decoded as later ones of the stream, not as its first.
         """

@@ -19,10 +19,10 @@ class Stage(Protocol):
     """One step of decoding, with the state of one stream."""
 
     def push(self, tokens: list[str]) -> list[str]:
-        """Return the output that these further tokens make certain."""
+        """Take tokens and return the output that they make certain."""
 
     def finish(self) -> list[str]:
-        """Return the rest of the output at the end of a run of tokens. Another run may follow."""
+        """End a run of tokens and return the rest of its output. Another run may follow."""
 
     def settle(self) -> list[str]:
         """End the prompt, whose text later tokens do not change. Return what is complete of the rest."""
@@ -114,7 +114,7 @@ class ByteFallback:
         return rest
 
     def settle(self) -> list[str]:
-        """Return the complete characters of a run, which the bytes after the prompt do not make invalid."""
+        """End the prompt; return complete characters, which bytes after the prompt do not make invalid."""
         text = "".join(self._characters)
         self._characters.clear()
         if not self._is_invalid:

@@ -27,7 +27,7 @@ ServerArguments = dict[str, dict[str, Any]]
 
 
 def read_server_config(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ``instantiate`` section of the server YAML (older files have its keys at top level)."""
+    """Read the ``instantiate`` section of the server YAML (older files have its keys at top level)."""
     named = environment.get(CONFIG_VARIABLE, "")
     path = Path(named or DEFAULT_CONFIG)
     if not named and not path.is_file():

@@ -89,7 +89,7 @@ def _name_world_size(args: dict[str, Any]) -> None:
 
 
 def _add_lengths(migration: Migration) -> None:
-    """Add ``max_seq_len``, which limits the sum: old builds limited prompt and output, not by the model."""
+    """Add ``max_seq_len``, the limit of prompt and output: old builds had one for each, not the model's."""
     step, args = migration.keys["build"], migration.args("build")
     output = _whole(args.get("max_output_len"))
     prompt = _whole(args.get("max_input_len", _DEFAULT_MAX_INPUT_LEN))

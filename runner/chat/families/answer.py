@@ -29,7 +29,7 @@ class AnswerReader:
         return self._reader.num_sections
 
     def push(self, text: str) -> list[Part]:
-        """Return the parts that this further text makes certain. It is not empty."""
+        """Read further text, which is not empty, and return the parts that it makes certain."""
         reader = self._reader
         search = reader.search
         # NOTE: most tokens take this path, which must take less than a microsecond.
@@ -45,7 +45,7 @@ class AnswerReader:
         return reader.take_parts()
 
     def finish(self) -> list[Part]:
-        """Return the rest, at the end of the answer."""
+        """End the answer and return the rest."""
         self._reader.is_ended = True
         for _ in self._steps:
             pass
