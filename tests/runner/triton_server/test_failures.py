@@ -15,6 +15,7 @@ from errors.engines import EngineCrashed
 from runner.engines.paced.faults import FAULT_SEEDS, VARIABLE
 from runner.engines.protocol.messages import Sampling
 from runner.generation.request import GenerationRequest
+from runner.supervision import failures
 from tests.runner.api.apis import API
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.running import QUESTION, Running, answer, is_healthy
@@ -41,12 +42,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> PacedModel:
 
 @pytest.fixture(scope="module")
 def brittle(model: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonUnderTest]:
-    """A Triton to break; each test leaves it serving again."""
-    server = TritonUnderTest(
-        model, tmp_path_factory.mktemp("brittle"), TRITON_TIMEOUT=str(TIMEOUT_S), FAILURE_LIMIT="99"
-    )
-    yield server
-    server.close()
+    """A Triton to break; each test leaves it serving again. It soon starts again."""
+    folder = tmp_path_factory.mktemp("brittle")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failures, "BACKOFF_S", (0.5,))
+        server = TritonUnderTest(model, folder, TRITON_TIMEOUT=str(TIMEOUT_S), FAILURE_LIMIT="99")
+        yield server
+        server.close()
     assert engine_pids(server.http_port) == []
     assert triton_pids(server.http_port) == []
     assert shared_memory(server.http_port) == []
