@@ -30,7 +30,7 @@ def build_config_schema() -> dict[str, Any]:
 
 
 def _arguments(program: str) -> dict[str, Any]:
-    """Return the flags of ``program``. Other scripts than these two may have more."""
+    """Return the flags of ``program``; other scripts than these may have more, trtllm-build may not."""
     flags = flags_of(program) or {}
     arguments: dict[str, Any] = {
         "description": f"The flags of {program}, TensorRT-LLM {VERSION}; one without a value is a switch.",

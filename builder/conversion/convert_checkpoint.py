@@ -67,7 +67,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def mapping(args: argparse.Namespace, rank: int) -> Any:
-    """Return the mapping of one file of the checkpoint, shared by ranks of context parallelism."""
+    """Return the mapping of one file. Ranks of context parallelism share files, so it knows none of them."""
     from tensorrt_llm.mapping import Mapping  # type: ignore[import-not-found, unused-ignore]
 
     return Mapping(

@@ -100,7 +100,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def safetensors_dtype(model: Model, names: Iterable[str]) -> str | None:
-    """Return the commonest data type of the tensors in the safetensors files ``names``, and check these."""
+    """Return the commonest data type in the safetensors files ``names``, and check that they are whole."""
     counts: Counter[str] = Counter()
     for name in names:
         counts.update(_tensor_dtypes(model, name))

@@ -43,7 +43,7 @@ def installed_version(engine_python: str) -> Callable[[str], str | None]:
 def check_runs_here(
     manifest: Manifest, gpus: tuple[Gpu, ...], library_version: Callable[[str], str | None] | None
 ) -> None:
-    """Raise E1322 to E1326 or E1008 if the engine can't run here. ``library_version``: by package."""
+    """Raise E1322 to E1326 or E1008 if the engine can't run here. ``library_version`` finds a package's."""
     check_gpus(manifest, gpus)
     if KINDS[manifest.engine_kind].is_compiled:
         if library_version is not None:

@@ -66,7 +66,7 @@ class FileEntry:
 
     size_bytes: Annotated[int, Field(ge=0, strict=True)]
     sha256: Annotated[Sha256, Field(strict=True)] | None
-    """Lower-case hex. None only in a directory without a manifest, or made here of links to downloads."""
+    """Lower-case hex. None only in a directory without a manifest or made of links to verified downloads."""
 
 
 class EngineFacts(_Frozen):

@@ -10,7 +10,7 @@ from runner.chat.families.tools import ToolUse
 
 
 class FunctionCalls(msgspec.Struct, frozen=True):
-    """Calls whose marker may be missing, as models sometimes leave it out, if the name is that of a tool."""
+    """Calls whose marker models sometimes leave out: then the name has to be that of a tool."""
 
     begin: str = "<tool_call>"
     end: str = "</tool_call>"
