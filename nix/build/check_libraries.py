@@ -18,7 +18,7 @@ _ELF_64 = b"\x7fELF\x02\x01"
 
 
 def needed(path: Path) -> list[str]:
-    """The sonames that a 64-bit ELF file needs; none for any other file."""
+    """Return the sonames that a 64-bit ELF file needs; none for any other file."""
     with path.open("rb") as file:
         if file.read(len(_ELF_64)) != _ELF_64:
             return []
@@ -29,7 +29,7 @@ def needed(path: Path) -> list[str]:
 
 
 def missing(folders: list[Path], absent: list[str]) -> dict[str, list[Path]]:
-    """Name of each library that is not found -> the files that need it."""
+    """Return the name of each library that is not found, with the files that need it."""
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     names = {path.name for path in files}
     result = defaultdict(list)

@@ -100,7 +100,7 @@ class Installer:
         return target
 
     def _target(self, name: str, info: str) -> Path:
-        """The path of a member: in site-packages, or as the wheel's ``.data`` folder says."""
+        """Return the path of a member: in site-packages, or as the wheel's ``.data`` folder says."""
         parts = PurePosixPath(name).parts
         if ".." in parts or name.startswith("/"):
             raise WheelError(f"{name} is no name for a member of a wheel")
@@ -171,7 +171,7 @@ def _is_right(recorded: dict[str, str], name: str, content: bytes) -> bool:
 
 
 def _is_elf_program(content: bytes) -> bool:
-    """Whether it is a 64-bit ELF program: some wheels do not mark theirs as executable."""
+    """Tell whether a file is a 64-bit ELF program: some wheels do not mark theirs as executable."""
     if content[:4] != _ELF or len(content) < 64:
         return False
     start = int.from_bytes(content[_ELF_PROGRAM_HEADERS_AT : _ELF_PROGRAM_HEADERS_AT + 8], "little")

@@ -20,14 +20,14 @@ Component = dict[str, Any]
 
 _SPEC = "1.6"
 _NAMESPACE = uuid.UUID("5f2b4f0e-6d0c-5b57-9a2c-1c53a2f0a9d1")
-"""Makes equal content have equal serial numbers."""
+"""Namespace of serial numbers: equal content has equal ones."""
 _STORE_PATH = re.compile(r"/nix/store/[a-z0-9]{32}-(?P<name>.+?)-(?P<version>\d.*)")
 _OURS = "cog-triton-"
 _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def document(name: str, created: str, components: list[Component], needs: dict[str, list[str]]) -> Component:
-    """The CycloneDX document. ``needs``: by a component's reference, those of what it depends on."""
+    """Return the CycloneDX document. ``needs``: references to references of dependencies."""
     components = sorted(components, key=lambda each: str(each["bom-ref"]))
     references = [str(each["bom-ref"]) for each in components]
     dependencies = [{"ref": name, "dependsOn": references}]
@@ -49,7 +49,7 @@ def document(name: str, created: str, components: list[Component], needs: dict[s
 
 
 def environment_components(lock: Path, tree: Path | None) -> tuple[list[Component], dict[str, list[str]]]:
-    """The files of a lock that are in the tree, and what each requires."""
+    """Return the files of a lock that are in the tree, and what each requires."""
     content = json.loads(lock.read_text())
     installed = None if tree is None else _installed(tree)
     files = [each for each in content["files"] if installed is None or _is_in(each, installed)]
@@ -64,7 +64,7 @@ def environment_components(lock: Path, tree: Path | None) -> tuple[list[Componen
 
 
 def system_components(store_paths: Iterator[str]) -> list[Component]:
-    """The packages of nixpkgs among store paths: those with a version in their name."""
+    """Return the packages of nixpkgs among store paths: those with a version in their name."""
     found = {}
     for path in store_paths:
         match = _STORE_PATH.fullmatch(path)

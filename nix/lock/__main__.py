@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ROOT / "nix" / "locks"
 TOOLS = ("pip==26.3", "packaging==26.3")
-"""What resolves: pinned, so that a renewed lock changes only where the index did."""
+"""Versions of the resolver: pinned, so that a renewed lock changes only where the index did."""
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ from packaging.version import Version
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 NEWEST_GLIBC = 35
-"""Of glibc 2.x: what nvidia-pytriton's wheel asks for, so older systems are out anyway."""
+"""Minor version of glibc 2: nvidia-pytriton's wheel needs it, so older systems are out anyway."""
 
 PLATFORMS = (
     *(f"manylinux_2_{minor}_x86_64" for minor in range(NEWEST_GLIBC, 4, -1)),
@@ -66,7 +66,7 @@ class Lock:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """JSON with a line per file, so that a renewed lock reads well as a difference."""
+        """Return JSON with a line per file, so that a renewed lock reads well as a difference."""
         head = {
             "stack": self.stack,
             "python": self.python,
@@ -136,7 +136,7 @@ def _check_requirement(
 
 
 def applicable(requires: Sequence[str], extras: frozenset[str]) -> Iterator[Requirement]:
-    """Those requirements of a wheel that hold on the Python that runs this, with these extras of it."""
+    """Yield a wheel's requirements that hold on the Python that runs this, with these extras of it."""
     for text in requires:
         requirement = Requirement(text)
         marker = requirement.marker

@@ -24,7 +24,7 @@ _PYPI_PATH = re.compile(r"/([0-9a-f]{2})/([0-9a-f]{2})/([0-9a-f]{60})/[^/]+$")
 
 
 def resolve(stack: str, spec: Mapping[str, Any], version: str) -> Lock:
-    """What pip would install for the stack. Raises LockError; pip's own complaints go to stderr."""
+    """Return what pip would install for the stack. Raises LockError; pip's own complaints go to stderr."""
     requirements = tuple(text.format(version=version) for text in spec["requirements"])
     left_out: dict[str, str] = spec.get("left_out", {})
     pinned = tuple(_pinned(each, spec, version) for each in spec.get("pinned", ()))
@@ -48,7 +48,7 @@ def _pinned(each: dict[str, Any], spec: Mapping[str, Any], version: str) -> Lock
 
 
 def _pip_report(requirements: tuple[str, ...]) -> dict[str, Any]:
-    """pip's installation report. Wheels only; what the index offers for the images' platform."""
+    """Return pip's installation report: only wheels that the index has for the images' platform."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         python = ".".join(map(str, sys.version_info[:2]))
@@ -66,7 +66,7 @@ def _pip_report(requirements: tuple[str, ...]) -> dict[str, Any]:
 def _requires(
     report: dict[str, Any], requirements: tuple[str, ...], left_out: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """For every package that is needed, its requirements that apply, with the extras that are asked for."""
+    """Return each needed package's requirements that apply, with the extras that are asked for."""
     metadata = {canonicalize_name(each["metadata"]["name"]): each["metadata"] for each in report["install"]}
     extras: dict[str, frozenset[str]] = {}
     if any(text.startswith("-r ") for text in requirements):

@@ -73,7 +73,7 @@ def _surveys(paths: Sequence[Path], sm: int, jobs: int) -> list[Survey]:
 
 
 def _each(function: Callable[[_T], _R], items: Sequence[_T], jobs: int) -> list[_R]:
-    """The results in the order of `items`, from as many processes as `jobs` says."""
+    """Return the results in the order of `items`, from as many processes as `jobs` says."""
     if jobs == 1 or len(items) < 2:
         return [function(item) for item in items]
     with ProcessPoolExecutor(jobs) as pool:
@@ -81,7 +81,7 @@ def _each(function: Callable[[_T], _R], items: Sequence[_T], jobs: int) -> list[
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """The regular files at and under the paths, each once, sorted; links are not followed."""
+    """Return the regular files at and under the paths, each once, sorted; links are not followed."""
     found: set[Path] = set()
     for path in map(Path.resolve, paths):
         if path.is_file():
@@ -99,7 +99,7 @@ def _is_unfinished(file: Path) -> bool:
 
 
 def _print_table(surveys: Sequence[Survey], paths: Sequence[Path]) -> None:
-    """A line per library with device code, in the order given, then the sums and what the columns mean."""
+    """Print a line per library with device code, in the order given, then sums and what the columns mean."""
     base = Path(os.path.commonpath([path.resolve() for path in paths]))
     base = base.parent if base.is_file() else base
     shown = [one for one in surveys if one.containers]

@@ -12,13 +12,13 @@ from .elf import ALLOCATED, NOBITS, Section, open_library
 
 _PREFIXES = (".debug_", ".zdebug_")
 _NAMES = (".symtab", ".strtab")
-"""``.dynsym`` and ``.dynstr``, by which libraries find each other, are loaded."""
+"""Sections to drop. ``.dynsym`` and ``.dynstr``, by which libraries find each other, are loaded."""
 _TYPE_AT = 4
 _WINDOW = 1 << 20
 
 
 def drop_debug(path: Path) -> int:
-    """Remove it from one file, in place; returns its size in bytes. Raises NotUnderstood."""
+    """Remove debug information from a file, in place. Return its size in bytes. Raises NotUnderstood."""
     with open_library(path) as opened:
         if opened is None:
             return 0

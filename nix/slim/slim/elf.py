@@ -76,7 +76,7 @@ class Library:
 
 @contextmanager
 def open_library(path: Path) -> Iterator[tuple[mmap.mmap, Library] | None]:
-    """A file's bytes and what they are as a library; None if it is something else.
+    """Provide a file's bytes and the library in them; None if the file is something else.
 
     Raises NotUnderstood, naming the file, also for what the body does not understand.
     """
@@ -116,7 +116,7 @@ def _read_library(data: mmap.mmap) -> Library | None:
 
 
 def pointers(data: mmap.mmap, library: Library, sections: Iterable[Section]) -> dict[int, int]:
-    """Where the loader writes which address: place -> address, of those addresses that lie in `sections`.
+    """Return the addresses in `sections` that the loader writes, by the place where it writes them.
 
     Packed relocations (RELR) are not read: there the address stands in its place already.
     """

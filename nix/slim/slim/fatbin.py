@@ -48,7 +48,7 @@ class Container:
 
 
 def containers_in(data: mmap.mmap, start: int, end: int) -> Iterator[Container]:
-    """The containers of a section that holds nothing else; between them there are only zeros.
+    """Yield the containers of a section that holds nothing else; between them there are only zeros.
 
     Raises NotUnderstood at the first byte that is neither.
     """
@@ -61,7 +61,7 @@ def containers_in(data: mmap.mmap, start: int, end: int) -> Iterator[Container]:
 
 
 def container_at(data: mmap.mmap, offset: int, end: int) -> Container:
-    """The container that starts at `offset` and must end by `end`."""
+    """Return the container at `offset`, which must end by `end`."""
     if offset + HEADER_SIZE > end:
         raise NotUnderstood(f"a container of device code cut off at {offset:#x}")
     magic, version, header_size, size = _CONTAINER.unpack_from(data, offset)
@@ -129,7 +129,7 @@ def _variant(flags: int, offset: int) -> Variant:
 
 
 def _first_set_byte(data: mmap.mmap, start: int, end: int) -> int:
-    """The position of the first byte that is not zero, or `end`."""
+    """Return the position of the first byte that is not zero, or `end`."""
     while start < end:
         window = data[start : min(start + _WINDOW, end)]
         rest = window.lstrip(b"\0")

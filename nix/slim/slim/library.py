@@ -57,7 +57,7 @@ class Survey:
 
 
 def survey(path: Path, sm: int) -> Survey | None:
-    """What `path` holds for `sm`, None if it is no library; reads headers, never payloads.
+    """Return what `path` holds for `sm`, None if it is no library; read headers, never payloads.
 
     Raises NotUnderstood, naming the file.
     """
@@ -124,7 +124,7 @@ def _check_pointers(
 
 
 def _wrapped(data: mmap.mmap, section: Section, found: dict[int, int]) -> Iterator[tuple[int, int]]:
-    """Where each wrapper stands and which container it registers, both as addresses."""
+    """Yield the addresses of each wrapper and of the container that it registers."""
     if section.size % _WRAPPER.size:
         raise NotUnderstood(f"{WRAPPER_SECTION} of {section.size} bytes")
     for offset in range(section.offset, section.end, _WRAPPER.size):
@@ -136,7 +136,7 @@ def _wrapped(data: mmap.mmap, section: Section, found: dict[int, int]) -> Iterat
 
 
 def _resources(data: mmap.mmap, library: Library, found: dict[int, int]) -> Iterator[Container]:
-    """The containers among CASK's resources: what the library points at and starts as a container does."""
+    """Yield CASK's containers: resources that the library points at and that start like a container."""
     for section in library.loaded(RESOURCE_SECTION):
         offsets = {section.offset_of(address) for address in found.values()}
         for offset in sorted(offsets):

@@ -19,7 +19,7 @@ from .elf import SlimError
 from .fatbin import HEADER_SIZE
 from .library import Cut, Survey, survey
 
-#: A name that ends so is of a run that was killed; the next run writes the same name again.
+#: A file with this suffix is left by a run that was killed; the next run writes the same name again.
 UNFINISHED_SUFFIX = ".slim-unfinished"
 
 _WINDOW = 4 << 20
@@ -27,7 +27,7 @@ _SIZE_AT = 8
 
 
 def rewrite(plan: Survey, sm: int) -> None:
-    """Applies `plan` to its library; SlimError where that can't be done or the file is another one by now."""
+    """Apply `plan` to its library. Raise SlimError if that is impossible or the file has changed."""
     try:
         _replace(plan, sm, plan.path.with_name(f".{plan.path.name}{UNFINISHED_SUFFIX}"))
     except OSError as error:

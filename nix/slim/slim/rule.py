@@ -1,4 +1,4 @@
-"""Which entries of a container a GPU needs, by NVIDIA's rules (FORMAT.md, "What runs where")."""
+"""The entries of a container that a GPU needs, by NVIDIA's rules (FORMAT.md, "What runs where")."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Kind(Enum):
 
 
 class Variant(Enum):
-    """What an entry's code relies on: what all later GPUs have, what its family has, or its own GPU alone."""
+    """GPUs that an entry's code runs on: all later ones, those of its family, or its own alone."""
 
     BASE = ""
     FAMILY = "f"
@@ -45,7 +45,7 @@ class Entry:
 
 
 def runs(entry: Entry, sm: int) -> bool:
-    """Whether a GPU of architecture `sm` can use the entry, at once or by compiling or linking it first."""
+    """Tell whether a GPU of architecture `sm` can use the entry, if need be compiled or linked first."""
     if entry.variant is Variant.ARCHITECTURE or entry.sm == sm:
         return entry.sm == sm
     same_family = entry.sm // 10 == sm // 10
@@ -55,7 +55,7 @@ def runs(entry: Entry, sm: int) -> bool:
 
 
 def needed(entries: Sequence[Entry], sm: int) -> list[Entry]:
-    """The entries to keep of one container, in their order; none when nothing in it runs on `sm`.
+    """Return the entries to keep of one container, in their order; none when nothing in it runs on `sm`.
 
     Entries of one architecture stay together (`sm_90` and `sm_90a`): the driver chooses between them, and has
     to find the same choice as before. Where there is code to link at run time, what the linker wants is not
