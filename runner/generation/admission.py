@@ -1,4 +1,4 @@
-"""Counts requests, rejects them during a graceful shutdown, and retries lost ones.
+"""Admission: counts requests, rejects them during a graceful shutdown, and retries lost ones.
 
 A request with a queue deadline that has no first token by then ends with E1012, and the engine frees it.
 A request without tokens that is lost because the engine dies is sent again once, when the engine is back.
@@ -24,7 +24,7 @@ from runner.generation.queue_deadline import begun_within
 from runner.supervision.child import Log
 
 _RETRY_WAIT_S = 10.0
-"""How long a request without a token waits for the engine to be back, before it fails."""
+"""Longest time that a request without a token waits for the engine to be back."""
 _RETRY_POLL_S = 0.05
 _DRAIN_POLL_S = 0.02
 _END_ALL_S = 2.0
@@ -53,7 +53,7 @@ class Admission:
         self.num_running = 0
 
     def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> Outputs:
-        """Generate by the engine. Raises the engine's errors, E1012 or, while the server stops, E2110."""
+        """Yield the engine's outputs. Raises its errors, E1012 or, while the server stops, E2110."""
         outputs = self._generate(submit, outlet)
         return outputs if submit.max_queue_ms is None else begun_within(outputs, submit.max_queue_ms)
 
@@ -92,20 +92,20 @@ class Admission:
         return False
 
     def _reported(self, error: CodedError) -> CodedError:
-        """E2110 in place of a lost connection during a graceful shutdown, which closes the connections."""
+        """Return E2110 for a connection that is lost in a graceful shutdown, which closes connections."""
         return self._stopping if self._stopping is not None and isinstance(error, _GONE) else error
 
     def refuse(self, reason: str) -> None:
-        """Take no new requests from now on: E2110."""
+        """Reject new requests with E2110 from now on."""
         self._stopping = ServerStopping(reason=reason)
 
     def end_all(self, reason: str) -> None:
-        """End what runs with E2110, and take nothing new."""
+        """End running requests with E2110, and reject new ones."""
         self.refuse(reason)
         self.engine.end_all()
 
     async def drain(self, grace_s: float, log: Log) -> None:
-        """Take no new requests, let what runs end within the grace period, then end it with E2110."""
+        """Reject new requests, let running ones end within the grace period, then end them with E2110."""
         self.refuse("it was asked to")
         log(f"stopping: {self.num_running} requests have {grace_s:g} s to end")
         if not await self._is_drained(grace_s):

@@ -40,7 +40,7 @@ class TokenSource(Protocol):
     """A client of the engine server, or of Triton."""
 
     def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> Outputs:
-        """Yield what has arrived, each time, until the finish reason. A source may ignore the ``outlet``.
+        """Yield outputs that have arrived, until the finish reason. A source may ignore the ``outlet``.
 
         Raises a CodedError, as does the iteration.
         """
@@ -65,11 +65,11 @@ class Generation:
         logged_api: str = "",
         request_id: str = "",
     ) -> None:
-        """Initialize. ``is_whole``: it is read as a whole. ``measures_phases``: ask for the engine's times.
+        """Initialize. ``is_whole``: the text is read as a whole. ``measures_phases``: ask for engine times.
         ``request_id``: for logs. ``logged_api``: log a line at the end, with this API.
         """
         self._unsent: GenerationRequest | None = request
-        """Not kept once it is sent, as its prompt may be large."""
+        """The request until it is sent; not kept, as its prompt may be large."""
         self._min_tokens = request.min_tokens
         self._has_log_probs = request.num_top_log_probs is not None
         self.budget = TimeBudget()
@@ -112,7 +112,7 @@ class Generation:
 
     @property
     def duration_s(self) -> float:
-        """From the request to its last token, or until now."""
+        """Time from the request to its last token, or until now."""
         return (self._ended_s or time.perf_counter()) - self._started_s
 
     @property
@@ -138,7 +138,7 @@ class Generation:
 
     @property
     def reasoning_token_count(self) -> int:
-        """Return how many output tokens are reasoning; 0 without an answer form."""
+        """Number of output tokens that are reasoning; 0 without an answer form."""
         return self._decoder.reasoning_token_count
 
     def text(self, outlet: Outlet[str] | None = None) -> AsyncGenerator[str, None]:
@@ -172,7 +172,7 @@ class Generation:
             self._end()
 
     def _put(self, put: Callable[[Any], bool], output: Output) -> bool:
-        """Return what an output makes certain, for an outlet."""
+        """Take an output for an outlet. Return False if the reader wants to end."""
         if chunk := self._take(output):
             put(chunk)
         return not self.is_over
@@ -212,7 +212,7 @@ class Generation:
             log_generation(self._logged_api, summary)
 
     async def _submit_message(self) -> Submit:
-        """Make the message. Raises E1002 for a prompt that is too long, E1005 if all of the call's are."""
+        """Make the message. Raises E1002 for too long a prompt, E1005 if all prompts of the call are."""
         request, self._unsent = self._unsent, None
         assert request is not None
         start_s = time.perf_counter()
@@ -233,7 +233,7 @@ class Generation:
         )
 
     def _continue(self, request: GenerationRequest, input_ids: list[int]) -> None:
-        """Let the text continue that of the prompt."""
+        """Continue the prompt's text with the output."""
         if request.begins_turn or request.embeds:
             return
         skips = request.skips_special_tokens
@@ -267,12 +267,12 @@ class Generation:
         return chunk
 
     def take_log_probs(self) -> list[ReportedToken]:
-        """Take those of the output tokens since the last call. The text before each of them is shown."""
+        """Take the log probabilities since the last call. The text before each of their tokens is shown."""
         taken, self._log_probs = self._log_probs, []
         return taken
 
     def _finish(self) -> str | list[Part]:
-        """Return what was held back. A stop sequence can still be found in it."""
+        """Return the rest that was held back. A stop sequence can still be found in it."""
         rest: str | list[Part] = self._decoder.finish(self._log_probs)
         if self._decoder.is_stopped:
             self.finish_reason = "stop"

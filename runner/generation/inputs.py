@@ -1,4 +1,4 @@
-"""From a request and its token ids to the message for the engine server."""
+"""Conversion of a request and its token ids to the message for the engine server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_TOP_K = (1 << 31) - 1
 
 
 def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: list[int]) -> Submit:
-    """Lengths are cut to the room in the sequence. Raises E1002 if the prompt is too long."""
+    """Make the message. Cut lengths to the room in the sequence. Raises E1002 if the prompt is too long."""
     if len(input_ids) > model.max_input_length:
         raise PromptTooLong(prompt_tokens=len(input_ids), max_input_tokens=model.max_input_length)
     if request.embeds:
@@ -46,7 +46,7 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
 
 
 def _stop_words(request: GenerationRequest, model: ModelFacts) -> list[list[int]]:
-    """Return the tokens that end a text beside the engine's end id: not generated before ``min_tokens``."""
+    """Return the tokens that end a text, beside the engine's end id, once ``min_tokens`` are there."""
     ids = [] if request.ignores_end else [*model.end_ids[1:]]
     if request.stop_token_ids and request.min_tokens:
         vocab_size = model.tokenizer.get_vocab_size()

@@ -30,9 +30,9 @@ _DEFAULT_ID = 2
 
 _BYTES_PER_TOKEN = 32
 _MIN_PROMPT_BYTES = 1 << 16
-"""Together the default of MAX_PROMPT_BYTES: several times what a model's longest prompts have."""
+"""Factors of MAX_PROMPT_BYTES's default: several times the length of a model's longest prompts."""
 _MARKER = re.compile(r"[^\w\s](.*\w.*)[^\w\s]", re.DOTALL)
-"""What an added token looks like that is a control token, though its file does not say so."""
+"""Pattern of added tokens that are control tokens, though their file does not say so."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class ModelFacts:
     """Tokens that end a text. The first one is the engine's end id, the others are stop words."""
     pad_id: int
     max_sequence_length: int
-    """Prompt and output together."""
+    """Limit of prompt and output together."""
     max_input_length: int
     chat: ChatTemplate
     family: Family | None = None
-    """How the model writes calls and reasoning; None: not known."""
+    """Family that says how the model writes calls and reasoning; None: not known."""
     warning: str = ""
     """A sentence for the log."""
     pooling: Pooling | None = None
@@ -65,7 +65,7 @@ class ModelFacts:
         return self.tokenizing.max_bytes
 
     async def encode(self, text: str, *, adds_special_tokens: bool = True) -> list[int]:
-        """Token ids of a prompt, with the special tokens that the tokenizer adds. Raises E1002 and E1704."""
+        """Encode a prompt, with the special tokens that the tokenizer adds. Raises E1002 and E1704."""
         return await self.tokenizing.encode(text, adds_special_tokens=adds_special_tokens)
 
 
@@ -134,7 +134,7 @@ def _control_tokens(tokenizer: Tokenizer) -> ControlTokens:
 
 
 def _max_input_length(engine: Engine, max_sequence_length: int) -> int:
-    """NOTE: most TensorRT engines have no meaningful limit: see ``CompiledConfig.prompt_limit``."""
+    """Return the limit. Most TensorRT engines have no meaningful one: see ``CompiledConfig.prompt_limit``."""
     if KINDS[engine.manifest.engine_kind].is_compiled:
         compiled = read_compiled_config(engine.path)
         return compiled.prompt_limit(is_chunked=compiled.has_paged_context)

@@ -1,4 +1,4 @@
-"""Tokens to the parts of an answer: content, reasoning and calls of tools."""
+"""Decoding of tokens to the parts of an answer: content, reasoning and calls of tools."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PartsDecoder:
         self._has_one_call = form.tools is not None and not form.tools.is_parallel
         self._num_calls = 0
         self.may_stop = bool(stops.stops) or self._has_one_call
-        """True if it may end before the engine does, other than by an end token."""
+        """True if the answer may end before the engine's end, other than by an end token."""
         self.reasoning_token_count = 0
 
     @property
@@ -44,7 +44,7 @@ class PartsDecoder:
 
     @property
     def is_stopped(self) -> bool:
-        """At a stop sequence, or at a second call where one is allowed."""
+        """True at a stop sequence, or at a second call where one is allowed."""
         return self.stop_sequence is not None or (self._has_one_call and self._num_calls > 1)
 
     def push(self, tokens: list[int]) -> list[Part]:
@@ -101,7 +101,7 @@ class PartsDecoder:
         self._pending.clear()
 
     def _runs(self, tokens: list[int]) -> Iterator[list[int]]:
-        """Markers alone, and the tokens between them."""
+        """Yield each marker alone, and the tokens between markers."""
         run: list[int] = []
         for token in tokens:
             if token in self._characters:

@@ -67,7 +67,7 @@ class Pieces:
         yield text[begin:]
 
     def find(self, piece: str) -> array[int] | None:
-        """Return its tokens, if they are known."""
+        """Return the piece's tokens, if they are known."""
         ids = self._known.pop(piece, None)
         if ids is not None:
             self._known[piece] = ids  # As the last one.
@@ -98,7 +98,7 @@ class Pieces:
 
 
 def _state(part: Normalizer | PreTokenizer) -> dict[str, Any]:
-    """Return what ``tokenizer.json`` writes of it."""
+    """Return the object as ``tokenizer.json`` writes it."""
     if type(part) in (Normalizer, PreTokenizer):
         return {"type": "written in Python"}
     found: dict[str, Any] = json.loads(part.__getstate__())
@@ -106,7 +106,7 @@ def _state(part: Normalizer | PreTokenizer) -> dict[str, Any]:
 
 
 def _has_words(pre_tokenizer: dict[str, Any]) -> bool:
-    """Tell whether it makes words as described above, and nothing else."""
+    """Tell whether the pre-tokenizer makes words as described above, and nothing else."""
     steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     return all(map(_is_known, steps)) and any(map(_covers_spaces, steps))
 
@@ -118,7 +118,7 @@ def _is_known(step: dict[str, Any]) -> bool:
 
 
 def _covers_spaces(step: dict[str, Any]) -> bool:
-    """Tell whether each space is in a match."""
+    """Tell whether matches cover each space."""
     if step["type"] == "Split":
         return _WHITESPACE in _alternatives(step)
     return step["type"] == "ByteLevel" and bool(step["use_regex"])

@@ -20,7 +20,7 @@ from errors.chat import ControlTokensInText
 from runner.chat.control_tokens import MarkedText, longest_of
 
 _SEARCHED_CHARACTERS = 1 << 15
-"""At once: a search lets no other thread run."""
+"""Limit of one search, which lets no other thread run."""
 _PIECE = re.compile(r".{1,4096}(?<=\S)(?= |\Z)|.{1,4096}", re.DOTALL)
 _SPACE = re.compile(r"\s*")
 _UNSUPPORTED = "the tokenizer is of a kind that is not supported"
@@ -36,7 +36,7 @@ class Section:
 
 
 class PlainText:
-    """``control``: the texts of tokens that are not read in plain parts."""
+    """A tokenizer of plain text. ``control``: texts of tokens that are not read in plain parts."""
 
     def __init__(self, tokenizer: Tokenizer, control: frozenset[str] = frozenset()) -> None:
         self._tokenizer = tokenizer
@@ -49,7 +49,7 @@ class PlainText:
             raise ControlTokensInText(token=token, reason=_UNSUPPORTED)
 
     def encode(self, text: MarkedText) -> list[int]:
-        """Token ids, without special tokens around them. Raises E1704."""
+        """Tokenize, without special tokens around the text. Raises E1704."""
         self.check(text)
         return self.encode_sections(self.sections(text))
 
@@ -78,13 +78,13 @@ class PlainText:
         return self._control_ids.isdisjoint(ids)
 
     def pieces(self, section: Section) -> list[Section]:
-        """Each short enough for ``encode_words``."""
+        """Split a section into pieces that are short enough for ``encode_words``."""
         texts: list[str] = _PIECE.findall(section.text)
         others = self._tokenizers[1]
         return [Section(text, others if at else section.tokenizer) for at, text in enumerate(texts)]
 
     def encode_words(self, section: Section) -> list[int]:
-        """Token ids without any of control tokens: a word that has one is tokenized by characters."""
+        """Tokenize without control tokens: a word that gives one is tokenized by characters."""
         tokenizer = section.tokenizer
         ids: list[int] = []
         for piece in self.pieces(section):
@@ -101,7 +101,7 @@ class PlainText:
 
     @cached_property
     def _is_supported(self) -> bool:
-        """Tell whether these steps are all that this tokenizer does with an example."""
+        """True if these steps are all that this tokenizer does with an example."""
         texts = sorted(self._added)[:8]
         example = "".join(f"Hi {text}there  {text}{text}\nyou, 12 {text} é" for text in texts)
         whole: list[int] = self._tokenizer.encode(example, add_special_tokens=False).ids
@@ -125,7 +125,7 @@ class PlainText:
 
     @cached_property
     def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Return those for the first section of a text, and for others, which may get no prefix."""
+        """Tokenizers for the first section of a text, and for others, which may get no prefix."""
         first = self._tokenizer.pre_tokenizer
         state = b"" if first is None else first.__getstate__()
         other = first
@@ -143,7 +143,7 @@ class PlainText:
         return made
 
     def _added_tokens(self, text: MarkedText) -> Iterator[tuple[int, int, AddedToken]]:
-        """Find those in ``text``, except for control tokens in its plain parts: start, end, and the token."""
+        """Yield start, end and token of those in ``text``, but no control tokens in its plain parts."""
         plain = iter(text.plain)
         part = next(plain, None)
         at = 0

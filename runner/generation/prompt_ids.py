@@ -27,7 +27,7 @@ class PromptIds:
         return self._prompt is prompt and self._adds_special_tokens == adds_special_tokens
 
     async def get(self, tokenizing: Tokenizing) -> list[int]:
-        """Tokenize once for all callers, until each was cancelled. Raises E1002 and E1704."""
+        """Tokenize once for all callers, unless each is cancelled. Raises E1002 and E1704."""
         prompt, adds = self._prompt, self._adds_special_tokens
         if self._ids is None and not isinstance(prompt, str):
             self._ids = list(prompt or ())
@@ -50,13 +50,13 @@ class PromptIds:
 
 
 class PromptTokens:
-    """Counts the prompt tokens of all texts of one call: the engine gets and holds them for each text."""
+    """Number of prompt tokens of all texts of one call: the engine gets and holds them for each text."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def add(self, count: int) -> None:
-        """Add those of a text. Raises E1005 if they are too many; never for the first text."""
+        """Add a text's tokens. Raises E1005 if there are too many; never for the first text."""
         if self._count and self._count + count > _MOST_PROMPT_TOKENS:
             expected = f"of at most {_MOST_PROMPT_TOKENS} tokens in all, counted again for each text of n"
             raise InvalidInput(name="prompt", expected=expected, value=self._count + count)

@@ -12,9 +12,9 @@ from runner.engines.protocol.outlet import Outputs
 
 
 async def begun_within(outputs: Outputs, max_queue_ms: int) -> AsyncGenerator[Output, None]:
-    """Yield the same outputs. Without one in time, free the request and raise E1012."""
+    """Yield the outputs. If the first is late, free the request and raise E1012."""
     async with aclosing(outputs):
-        # NOTE: not ``wait_for``, which loses the cancellation by a client that leaves as the output arrives.
+        # NOTE: not ``wait_for``, which loses a cancellation that comes with the output.
         first = asyncio.ensure_future(anext(outputs))
         try:
             await asyncio.wait({first}, timeout=max_queue_ms / 1000)

@@ -19,7 +19,7 @@ _TRACED = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penal
 
 
 def random_seed() -> int:
-    """Return a seed. It is no secret, and ``secrets`` takes a hundred times longer."""
+    """Return a seed, which is no secret: ``secrets`` takes a hundred times longer."""
     return random.getrandbits(_SEED_BITS)
 
 
@@ -45,27 +45,27 @@ class GenerationRequest:
     adds_special_tokens: bool = True
     """True if the tokenizer adds its special tokens to a text; chat templates add them themselves."""
     ignores_end: bool = False
-    """Generate to ``max_tokens``: no token ends the text."""
+    """True to generate to ``max_tokens``: no token ends the text."""
     num_top_log_probs: int | None = None
-    """Return the log probability of each output token and of this many most likely ones; None: neither."""
+    """Number of likeliest tokens reported with each output token's log probability; None: nothing."""
     skips_special_tokens: bool = True
     """True if the text is without the model's special tokens."""
     lora_name: str | None = None
     """A LoRA adapter of the engine; None: the model without adapters."""
     cache_salt: str | None = None
     priority: int | None = None
-    """None: the default of the client's key."""
+    """Priority; None: the default of the client's key."""
     max_queue_ms: int | None = None
-    """These three: see ``Submit``."""
+    """Time: see ``Submit``, also for the two before."""
     answer: AnswerForm | None = None
-    """How the answer is read as parts; None: it is text."""
+    """Form by which the answer is read as parts; None: it is text."""
     embeds: bool = False
-    """Embed the prompt: there is no text."""
+    """True to embed the prompt: there is no text."""
 
     prompt_ids: PromptIds = field(default_factory=PromptIds, repr=False, compare=False)
-    """Shared by all texts of one prompt: ``dataclasses.replace`` keeps it, unless the prompt is another."""
+    """Ids for all texts of one prompt: ``dataclasses.replace`` keeps them, unless the prompt is another."""
     prompt_tokens: PromptTokens = field(default_factory=PromptTokens, repr=False, compare=False)
-    """Shared by all texts of one call: ``dataclasses.replace`` keeps it."""
+    """Count shared by all texts of one call: ``dataclasses.replace`` keeps it."""
 
     def __post_init__(self) -> None:
         """Raise E1005 or E1105 for what is too long, before it is copied for each text."""
@@ -86,7 +86,7 @@ class GenerationRequest:
         return self if priority == (self.priority or 0) else replace(self, priority=priority)
 
     def traced(self) -> dict[str, str | float]:
-        """Return the fields that may be traced, by OpenTelemetry's names: no text."""
+        """Return the fields that may be traced, none with text, by OpenTelemetry's names."""
         fields = {name: getattr(self.sampling, name) for name in _TRACED}
         # As text: OpenTelemetry's integers have a sign.
         return {"max_tokens": self.max_tokens, **fields, "seed": str(self.sampling.seed)}

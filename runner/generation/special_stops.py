@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from runner.generation.stop_sequences import StopSequences
 
 _FIRST = 0xDD00
-"""After those of ``runner.chat.families.markers``."""
+"""First character, after those of ``runner.chat.families.markers``."""
 
 
 class SpecialStops:
@@ -29,7 +29,7 @@ class SpecialStops:
         self.characters: dict[int, str] = {}
         """Characters by the id of a token that is a part of a stop sequence."""
         self.stops = stops
-        """All of them; those with ``characters`` in both spellings."""
+        """All stop sequences; those with ``characters`` in both spellings."""
         if not stops:
             return
         ids, find = _special_tokens(tokenizer)
@@ -58,7 +58,7 @@ class SpecialStops:
         return stop.translate(self._texts) if stop and self.characters else stop
 
     def runs(self, tokens: list[int]) -> Iterator[tuple[list[int], str]]:
-        """Tokens, and the character of the token after them; an empty one at the end."""
+        """Yield tokens, and the character of the token after them; an empty one at the end."""
         run: list[int] = []
         for token in tokens:
             if (character := self.characters.get(token)) is None:
@@ -71,7 +71,7 @@ class SpecialStops:
 
 @lru_cache(maxsize=8)
 def _special_tokens(tokenizer: Tokenizer) -> tuple[dict[str, int], re.Pattern[str]]:
-    """Return the ids of special tokens by their texts, and what finds the texts."""
+    """Return the ids of special tokens by their texts, and a pattern of the texts."""
     added = tokenizer.get_added_tokens_decoder().items()
     ids = {token.content: id_ for id_, token in added if token.special and token.content}
     longest_first = sorted(ids, key=len, reverse=True)

@@ -8,7 +8,7 @@ from runner.generation.stop_sequences import StopSequences
 
 
 class StopFilter:
-    """Cuts one stream of text where the first of its stop sequences begins.
+    """A filter that cuts one stream of text where the first of its stop sequences begins.
 
     All that ``push`` and ``finish`` return, concatenated, is the text up to the smallest index at which any
     of ``stops`` occurs, or the whole text, however it is split over the pushes. Text is held back only while
@@ -26,7 +26,7 @@ class StopFilter:
         self._state = self._stops.start
         self._held = ""
         self._candidate: tuple[int, str] | None = None
-        """Where a complete stop sequence starts in ``_held``, and it. An earlier one may still follow."""
+        """Start of a complete stop sequence in ``_held``, and itself. An earlier one may still follow."""
 
     def push(self, text: str) -> str:
         """Return the text that is certain now; if this push decides a match, the text before it."""

@@ -19,7 +19,7 @@ class StopSequences(tuple[str, ...]):
     """Stop sequences without empty ones. Raises E1005 if they are too many or too long."""
 
     start: SearchState
-    """Stands for the empty text."""
+    """State of the empty text."""
     _first_character: re.Pattern[str]
 
     def __new__(cls, stops: Iterable[str] = ()) -> StopSequences:
@@ -49,7 +49,7 @@ class StopSequences(tuple[str, ...]):
 
     @classmethod
     def split(cls, text: str) -> StopSequences:
-        """Return those of a comma-separated text."""
+        """Return the stop sequences of a comma-separated text."""
         # NOTE: checked first, as a text of commas makes a list many times its size.
         if len(text) > MAX_STOPS * (MAX_STOP_BYTES + 1):
             expected = f"at most {MAX_STOPS} texts of at most {MAX_STOP_BYTES} bytes"

@@ -1,4 +1,4 @@
-"""Tokens to text: detokenized, and cut at the first stop sequence."""
+"""Decoding of tokens to text, which is cut at the first stop sequence."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class TextDecoder:
         self.may_stop = bool(stops.stops)
         self._num_decoded = 0
         self._num_shown = 0
-        """Characters, of which the stop filter may hold some back."""
+        """Number of characters, of which the stop filter may hold some back."""
         self._pending: list[ReportedToken] = []
-        """Tokens behind what is shown."""
+        """Tokens after those that are shown."""
 
     @property
     def stop_sequence(self) -> str | None:
@@ -93,7 +93,7 @@ class TextDecoder:
         return text
 
     def _report(self, reported: list[ReportedToken], *, are_all: bool) -> None:
-        """NOTE: a stop sequence can end the text before tokens of which it is made."""
+        """Report shown tokens. NOTE: a stop sequence can end the text before its own tokens."""
         shown = self._num_shown
         count = len(self._pending)
         if not are_all:

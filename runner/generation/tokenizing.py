@@ -34,7 +34,7 @@ _KEPT_CHARACTERS = 1024
 _LOOKED_UP_CHARACTERS = 1 << 18
 """Longer texts are looked up step by step."""
 _SECTION_CHARACTERS = 16
-"""What a section of a ``MarkedText`` costs besides its text."""
+"""Cost of a section of a ``MarkedText`` besides its text."""
 
 # Each uses half of the processors, because streams are running.
 _NUM_THREADS = max(1, (os.cpu_count() or 1) // 2)
@@ -76,7 +76,7 @@ class Tokenizing:
         return ids
 
     def encode_now(self, text: str, *, adds_special_tokens: bool) -> list[int] | None:
-        """Token ids of a text with few new characters; None for another. Raises E1002."""
+        """Tokenize a text with few new characters; None for another. Raises E1002."""
         is_kept = len(text) >= _KEPT_CHARACTERS and self._pieces.is_supported
         if self.is_short(text) and not is_kept:
             return self.encode_short(text, adds_special_tokens=adds_special_tokens)
@@ -93,13 +93,13 @@ class Tokenizing:
         return self._with_special_tokens(ids) if adds_special_tokens else ids
 
     async def encode(self, text: str, *, adds_special_tokens: bool) -> list[int]:
-        """Token ids of a text. Raises E1002, and E1704 for control tokens in a ``MarkedText``."""
+        """Tokenize a text. Raises E1002, and E1704 for control tokens in a ``MarkedText``."""
         if (known := self.encode_now(text, adds_special_tokens=adds_special_tokens)) is not None:
             return known
         return await self.encode_later(text, adds_special_tokens=adds_special_tokens)
 
     async def encode_later(self, text: str, *, adds_special_tokens: bool) -> list[int]:
-        """Encode a text for which ``encode_now`` has given None."""
+        """Tokenize a text for which ``encode_now`` has given None."""
         self.check_size(text)
         is_window = len(text) <= WINDOW_CHARACTERS
         lane = _short_lane if is_window else _long_lane
@@ -148,7 +148,7 @@ class Tokenizing:
 
     @cached_property
     def _special_tokens(self) -> tuple[list[int], list[int]]:
-        """Return the special tokens that the tokenizer adds before and after a text."""
+        """Special tokens that the tokenizer adds before and after a text."""
         bare, full = (self.tokenizer.encode("a", add_special_tokens=adds).ids for adds in (False, True))
         at = next((at for at in range(len(full)) if full[at : at + len(bare)] == bare), 0)
         return full[:at], full[at + len(bare) :]
@@ -195,7 +195,7 @@ def _section_size(section: Section) -> int:
 
 
 def _next_batch(parts: Iterator[T], size: Callable[[T], int]) -> list[T]:
-    """About as many as one window has; the last one may be longer."""
+    """Return about as many pieces as one window has; the last one may be longer."""
     batch: list[T] = []
     room = WINDOW_CHARACTERS
     while room > 0 and (part := next(parts, None)) is not None:

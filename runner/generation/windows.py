@@ -1,5 +1,7 @@
-"""A long text is tokenized in overlapping windows. Where two have the same tokens at the same places for a
-while, their tokens are joined, so that the result is that of the whole text.
+"""Overlapping windows, in which a long text is tokenized.
+
+Where two have the same tokens at the same places for a while, their tokens are joined, so that the result is
+that of the whole text.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ WINDOW_CHARACTERS = 1 << 15
 """Length of a window, which takes about 25 ms and 5 MB of memory."""
 _OVERLAP_CHARACTERS = 2048
 _MARGIN_CHARACTERS = 256
-"""Tokens within this distance of a window's ends may differ. Between these margins, the tokens of two windows
+"""Margin at a window's ends, where tokens may differ. Between these margins, the tokens of two windows
 have to agree over at least this length."""
 _MOST_CHARACTERS = 1 << 18
-"""A window without agreement grows to this. Then the text is cut there: no real text has such a stretch."""
+"""Limit to which a window without agreement grows. The text is cut there: no real text is like that."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class _Window:
     end: int
 
     def token_starts(self, begin: int, end: int) -> dict[int, int]:
-        """Return where tokens start between two characters of the text, and the first token there."""
+        """Return the starts of tokens between two characters of the text, each with the first token there."""
         starts: dict[int, int] = {}
         length = len(self.ids)
         number = bisect_left(range(length), begin, key=self._start_of)

@@ -22,7 +22,7 @@ from runner.triton_server.model_repository import CPP_BACKEND
 def open_served_engine(
     settings: Settings, on_the_way: Callable[[Engine], None], progress: Progress, log: Log
 ) -> Engine:
-    """Blocks while it is fetched or made. ``on_the_way`` is called before, unless Triton needs all files."""
+    """Fetch or make the engine, and wait. Call ``on_the_way`` before, unless Triton needs all files."""
 
     def begin(engine: Engine) -> None:
         has_cpp_backend = KINDS[engine.manifest.engine_kind].has_cpp_backend

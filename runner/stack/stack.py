@@ -41,11 +41,11 @@ from runner.triton_server.model_repository import Rendered, render
 from runner.triton_server.supervisor import TritonServer
 
 _CHUNK_FACTOR = 8
-"""See ``Coalescing``: beyond an eighth of this process's time for chunks, they have several tokens each."""
+"""Factor of ``Coalescing``: chunks have several tokens if they would take over an eighth of the time."""
 
 
 class EngineStack:
-    """Call ``begin``, ``arrive`` once the engine is complete, and ``close`` at the end.
+    """The processes: call ``begin``, ``arrive`` once the engine is complete, and ``close`` at the end.
 
     ``unrecoverable`` is set when failures were too many; ``on_restart`` is called for each restart of Triton.
     """
@@ -67,9 +67,9 @@ class EngineStack:
         self._report: FailureReport
         self.processes: list[SupervisedProcess] = []
         self.engine: EngineServer | None = None
-        """None with NVIDIA's C++ backend."""
+        """Client of the engine server; None with NVIDIA's C++ backend."""
         self.cpp_backend: TritonAddress | None = None
-        """Where Triton serves NVIDIA's C++ backend; None with an engine server."""
+        """Client of NVIDIA's C++ backend in Triton; None with an engine server."""
 
     @property
     def has_begun(self) -> bool:
@@ -127,7 +127,7 @@ class EngineStack:
             await self._connect_to_triton(ports)
 
     async def _connect_to_triton(self, ports: TritonPorts) -> None:
-        """NOTE: the client is opened last, so that it is closed first: Triton waits for its clients to go."""
+        """Open the client last, so that it is closed first: Triton waits for its clients to disconnect."""
         from runner.triton_server.nvidia_client import NvidiaClient  # gRPC's messages take time to import.
 
         self.cpp_backend = TritonAddress(host=LOOPBACK, port=ports.grpc, model=SLOT, is_external=False)
@@ -166,7 +166,7 @@ class EngineStack:
         self._exits.push_async_callback(process.stop)
 
     def failure_log(self) -> FailureLog:
-        """Return a new one, for one process. Call once begun."""
+        """Return a new log, for one process. Call it after ``begin``."""
         limit = self._settings.failure_limit, self._settings.failure_window_s
         return FailureLog(self._report.line, *limit, self._log, self._unrecoverable)
 
@@ -181,7 +181,7 @@ class EngineStack:
         await asyncio.gather(*(process.wait_ready() for process in self.processes))
 
     async def close(self) -> None:
-        """End the processes, even those whose start has not ended or failed."""
+        """End the processes, even if their start has not ended or failed."""
         await self._exits.aclose()
 
     def kill(self) -> None:
