@@ -119,7 +119,7 @@ def _report_statistics(engine: EngineAdapter, sender: FrameSender, sink: SocketS
 
 
 def _call_server(place: str, rank: int) -> list[int]:
-    """Have this rank end with the engine server. Returns the files that it gives to the rank.
+    """Have this rank end with the engine server. Return the files that it gives to the rank.
 
     NOTE: mpirun, not the engine server, is our parent, and may have ended before ``die_with_parent``.
     """

@@ -14,11 +14,11 @@ _TOKEN = re.compile(r"<\[(\d+)\]>")
 _TEST_TOKENS = range(0xF8, 0x100)
 """Bytes that no text has: they stand for markers where a guide is checked without a vocabulary."""
 _WORD = re.compile(r""""(?:\\.|[^"\\])*"i?|/(?:\\.|[^/\\])+/[a-z]*|(?://|\#)[^\n]*|[A-Za-z_][\w-]*|%""")
-"""In Lark: a text, a regular expression, a comment, the name of a rule, or the beginning of a directive."""
+"""A word of Lark: a text, regular expression, comment, name of a rule, or beginning of a directive."""
 
 
 def form_grammar(form: ChatForm, grammar_of: Callable[[Guide], str]) -> tuple[str, str]:
-    """The grammar, and the one to check. ``grammar_of``: of a part, which need not be valid."""
+    """Return the grammar, and the one to check. ``grammar_of`` makes that of a part, which may be invalid."""
     parts = []
     known: dict[Guide, int] = {}
     for index, (_, part) in enumerate(form.parts):
@@ -52,7 +52,7 @@ def _part(name: str, guide: Guide, grammar: str) -> str:
 
 
 def _renamed(grammar: str, name: str) -> str:
-    """A grammar whose rules have names of their own; ``start`` has ``name``. Raises InvalidGuide."""
+    """Return a grammar whose rules have names of their own; ``start`` has ``name``. Raises InvalidGuide."""
 
     def new(match: re.Match[str]) -> str:
         word = match[0]

@@ -32,32 +32,32 @@ MEMORY_BYTES = 64 << 20
 """Limit of address space beyond what the process has, its stack included."""
 _STACK_BYTES = 8 << 20
 PROCESS_NAME = b"guide-check"
-"""By which the supervisor of the engine server leaves it out: it is replaced here."""
+"""Name by which the engine server's supervisor ignores this process: it is replaced here."""
 _TIMEOUT_S = 120.0
-"""For an answer: the limit is processor time, which takes long on a busy machine."""
+"""Limit of the wait for an answer. Processor time takes long on a busy machine."""
 _POLL_S = 0.25
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _NICENESS = 10
-"""So that running streams go before."""
+"""Low priority, so that running streams go first."""
 
 
 class Answer(msgspec.Struct):
     grammar: str = ""
-    """For llguidance."""
+    """Grammar for llguidance."""
     num_bytes: int = 0
-    """What it takes in memory, about."""
+    """Approximate memory of the compiled guide."""
     error: WireError | None = None
-    """Instead of the others."""
+    """Error, set instead of the others."""
 
 
 class Checker:
-    """The process. Used by one thread."""
+    """The process that checks. Used by one thread."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def check(self, guide: Guide, cpu_s: float) -> Answer | None:
-        """None if it exceeds a limit. Raises OSError if the process can't run."""
+        """Check a guide; None if it exceeds a limit. Raises OSError if the process can't run."""
         for _ in range(2):  # It may have been killed since the last guide, or be stopped.
             line = self._ask(msgspec.json.encode((guide, cpu_s)) + b"\n")
             if line.endswith(b"\n"):
@@ -66,7 +66,7 @@ class Checker:
         raise OSError("the process that checks guides ended")
 
     def _ask(self, line: bytes) -> bytes:
-        """The answer; a part of it if the process has ended, is stopped or hangs."""
+        """Return the answer; a part of it if the process has ended, is stopped or hangs."""
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__],
@@ -146,7 +146,7 @@ def _write(answer: bytes) -> None:
 
 
 def _set_limits(cpu_s: float) -> int:
-    """The peak memory until now."""
+    """Set the limits. Return the peak memory until now."""
     with open("/proc/self/statm") as file:  # noqa: PTH123
         has_bytes = int(file.read().split()[0]) * resource.getpagesize()
     for limit, most in (

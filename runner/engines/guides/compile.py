@@ -33,20 +33,20 @@ guides don't wait for it."""
 _TOO_LARGE = f"it takes more than {_LANES_CPU_S[-1]:g} s or {MEMORY_BYTES >> 20} MiB to compile; {REMEDY}"
 _MAX_CACHED_BYTES = 32 << 20
 _LEAST_BYTES = 1 << 20
-"""Of a cached guide, with what its outputs will add."""
+"""Size that is added to that of each cached guide, for its outputs."""
 
 Compiled = Callable[["Follower | CodedError | None"], None]
-"""Gets None if the request was cancelled before."""
+"""A callback. It gets None if the request was cancelled before."""
 _Job = tuple[Guide, Compiled, Callable[[], bool]]
 
 log = logging.getLogger("cog_triton.engine")
 
 
 class GuideCompiler:
-    """Compiles guides for one tokenizer, in two threads: one for those that take long."""
+    """A compiler of guides for one tokenizer, in two threads: one for slow guides."""
 
     def __init__(self, tokenizer_file: Path) -> None:
-        """Raises errors of tokenizers and llguidance for a file that is invalid or not supported."""
+        """Initialize. Raises errors of tokenizers and llguidance for an invalid or unsupported file."""
         tokenizer = Tokenizer.from_file(str(tokenizer_file))
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -87,7 +87,7 @@ class GuideCompiler:
             compiled(answer)
 
     def _result(self, guide: Guide, checker: Checker, cpu_s: float) -> Follower | CodedError | None:
-        """None if it exceeds a limit of the lane."""
+        """Return the result; None if the guide exceeds a limit of the lane."""
         try:
             if (follower := self._cached(guide)) is not None:
                 return follower
@@ -124,7 +124,7 @@ class GuideCompiler:
 
 
 def open_guides(engine_dir: Path) -> GuideCompiler | None:
-    """The engine's compiler; None, with a warning, if its tokenizer is not supported."""
+    """Return the engine's compiler; None, with a warning, if its tokenizer is not supported."""
     try:
         return GuideCompiler(engine_dir / "tokenizer.json")
     # tokenizers raises bare Exception, llguidance many kinds of errors.

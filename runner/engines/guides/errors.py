@@ -16,19 +16,19 @@ REMEDY = "use fewer or smaller repetitions, alternatives, patterns, optional pro
 
 
 def first_line(text: str) -> str:
-    """The first line, short and without a full stop."""
+    """Return the first line, short and without a full stop."""
     line = next((each.strip() for each in text.splitlines() if each.strip()), "no reason given")
     return (line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]}...").rstrip(".")
 
 
 def complexity_reason(error: str) -> str | None:
-    """The reason, if the error is a limit of llguidance."""
+    """Return the reason, if the error is a limit of llguidance; else None."""
     text = first_line(error)
     return f"it is too complex ({text}); {REMEDY}" if _COMPLEX.search(text) else None
 
 
 def regex_reason(text: str) -> str:
-    """The reason and the character position, from a parse error with a caret under the place."""
+    """Return the reason and the character position, from a parse error with a caret under the place."""
     lines = text.splitlines()
     what = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None)
     if what is None:
@@ -39,7 +39,7 @@ def regex_reason(text: str) -> str:
 
 
 def schema_reason(schema: Schema, error: str, fault: Callable[[Schema], str]) -> str:
-    """The error, with the place of the innermost part of the schema that has this error by itself.
+    """Return the error, with the place of the innermost part of the schema that has it by itself.
 
     ``fault`` returns the error of a schema, or an empty string.
     """
@@ -64,7 +64,7 @@ def _explained(error: str) -> str:
 
 
 def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
-    """The direct subschemas, each with its step of a JSON pointer."""
+    """Yield the direct subschemas, each with its step of a JSON pointer."""
     for key in LISTS:
         if isinstance(parts := schema.get(key), list):
             yield from (

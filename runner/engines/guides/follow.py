@@ -21,7 +21,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class SlowMasks:
-    """Limits the time that all outputs of an engine take for slow masks, as all wait for each one's mask."""
+    """A limit of the time that all outputs of an engine take for slow masks: all wait for each one's mask."""
 
     def __init__(self) -> None:
         self._spent_s = 0.0
@@ -31,7 +31,7 @@ class SlowMasks:
         self._spent_s += max(seconds - _FOLLOW_TOKEN_S, 0)
 
     def has_room(self, seconds: float) -> bool:
-        """Tell whether a mask may take so long."""
+        """Tell whether a mask may take this time."""
         if seconds <= _FOLLOW_TOKEN_S:
             return True
         now_s = time.monotonic()
@@ -46,11 +46,11 @@ class CompiledGuide:
 
     guide: Guide
     grammar: str
-    """For llguidance."""
+    """Grammar for llguidance."""
     matcher: LLMatcher
     num_bytes: int
     slowest_mask_s: float
-    """Known so far."""
+    """Time of the slowest mask so far."""
 
 
 class Follower:
@@ -110,7 +110,7 @@ class Follower:
         return self.failed(complexity_reason(error) or first_line(error))
 
     def _spend(self, start_s: float) -> float:
-        """The time since ``start_s``, which is limited: at each step other outputs wait for it."""
+        """Return the time since ``start_s``, which is limited: other outputs wait for it at each step."""
         seconds = time.thread_time() - start_s
         self._spent_s += seconds
         if self._spent_s > _FOLLOW_S + _FOLLOW_TOKEN_S * self._num_tokens:

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 _LIMITS = LLParserLimits(
     # Each takes 1 to 2 kB.
     max_lexer_states=10_000,
-    # Of one mask. The worst known guides take 15 ms for it.
+    # Limit of one mask. The worst known guides take 15 ms for it.
     step_lexer_fuel=100_000,
     # Likewise: 53 ms. A grammar of 150 statements needs 4,000.
     step_max_items=10_000,
     verbose_errors=False,
 )
 _FIRST_MASK_S = 0.05
-"""Processor time. Ordinary guides take 1 ms; later masks are limited by what an output spends in all."""
+"""Limit of processor time. Ordinary guides take 1 ms; an output's later masks are limited together."""
 _WHITESPACE = r"\n?[ ]{0,16}"
-"""Between the parts of JSON. Without a limit, small models generate spaces until ``max_tokens``."""
+"""Whitespace between parts of JSON. Without a limit, small models generate spaces until ``max_tokens``."""
 
 
 def matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
@@ -38,7 +38,10 @@ def matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
 
 
 def check(guide: Guide, compiled: LLMatcher, reason: Callable[[str], str] = first_line) -> float:
-    """The processor time of the first mask. Raises InvalidGuide, also for a guide that allows no token."""
+    """Check a guide. Return the processor time of its first mask.
+
+    Raises InvalidGuide, also for a guide that allows no token.
+    """
     if error := compiled.get_error():
         raise InvalidGuide(guide_type=guide.type, reason=complexity_reason(error) or reason(error))
     first = compiled.deep_copy()
@@ -56,7 +59,7 @@ def check(guide: Guide, compiled: LLMatcher, reason: Callable[[str], str] = firs
 
 
 def grammar_of(guide: Guide, tokenizer: LLTokenizer) -> str:
-    """The grammar of a valid guide. Raises InvalidGuide."""
+    """Return the grammar of a valid guide. Raises InvalidGuide."""
     if guide.type != "json" and not guide.text.strip():
         raise InvalidGuide(guide_type=guide.type, reason="it is empty")
     match guide.type:
@@ -89,7 +92,7 @@ def _form_grammar(guide: Guide, tokenizer: LLTokenizer) -> str:
 
 
 def _unchecked(guide: Guide) -> str:
-    """Raises InvalidGuide or ValueError for some that are not valid."""
+    """Return the grammar of a guide. Raises InvalidGuide or ValueError for some invalid guides."""
     if guide.type == "ebnf_grammar":
         return _converted(guide)
     return "" if guide.type == "regex" else _schema_grammar(guide.text or ANY_JSON)
@@ -99,7 +102,7 @@ def _checked_schema(guide: Guide, tokenizer: LLTokenizer) -> str:
     schema = _read_schema(guide.text)
 
     def fault(part: Schema) -> str:
-        """The error of a schema, or an empty string."""
+        """Return the error of a schema, or an empty string."""
         error: str = matcher(tokenizer, _grammar_of_schema(part)).get_error()
         return error
 
@@ -115,7 +118,7 @@ def _finite(text: str) -> float:
 
 
 def _read_schema(text: str) -> Schema:
-    """The schema as llguidance gets it. Raises InvalidGuide."""
+    """Return the schema as llguidance gets it. Raises InvalidGuide."""
 
     try:
         schema = json.loads(text, parse_float=_finite, parse_constant=_finite)

@@ -17,25 +17,25 @@ Bound = tuple[int | float, bool]
 """A number, and whether it is excluded."""
 
 _MAX_INT, _MIN_INT = (1 << 63) - 1, -(1 << 63) + 1024
-"""What llguidance reads as they are; the least is the first float above that of int64."""
+"""Integers that llguidance reads exactly; the least is the first float above that of int64."""
 _EXACT = 1 << 53
-"""Up to it each integer is a float."""
+"""Limit up to which each integer is a float."""
 _MAX_NUMBER = 9 * 10**18
-"""Likewise, of numbers that need not be integers."""
+"""Largest number that llguidance reads exactly if numbers need not be integers."""
 _NEEDS_BOTH = 10**17
-"""Beyond it, llguidance needs a bound on the other side, too."""
+"""Limit beyond which llguidance needs a bound on the other side, too."""
 _MAX_READ_DIGITS = 15
-"""Of a number that is no integer: it reads further ones wrongly."""
+"""Digits of a number that is no integer: llguidance reads further ones wrongly."""
 _LEAST_NUMBER = 1e-50
-"""Bounds nearer to 0 have too many digits."""
+"""Smallest bound: those nearer to 0 have too many digits."""
 _MAX_DIGITS = 40
-"""Shown of a number."""
+"""Digits shown of a number."""
 
 
 def exact_values(value: Any, place: str, *, is_integer: bool = False) -> Any:
     """Return the values of ``const`` and ``enum``, with their numbers as llguidance reads them.
 
-    ``is_integer``: numbers are integers. It clamps those to int64, or crashes. Raises InvalidGuide.
+    ``is_integer``: numbers are integers. llguidance clamps them to int64, or crashes. Raises InvalidGuide.
     """
     if isinstance(value, list):
         return [exact_values(each, place, is_integer=is_integer) for each in value]
@@ -64,7 +64,7 @@ def with_bounds(schema: Mapping[str, Any], place: str) -> dict[str, Any]:
     if not has_numbers(schema, "number", "integer"):
         return others  # They have no effect.
     is_number = has_numbers(schema, "number")
-    # NOTE: of draft 4, where it says that the bound itself is excluded.
+    # NOTE: in draft 4, ``true`` says that the bound itself is excluded.
     low = _strictest(given.get("minimum"), given.get("exclusiveMinimum"), 1)
     high = _strictest(given.get("maximum"), given.get("exclusiveMaximum"), -1)
     return {**others, **_range(low, high, is_integer=not is_number, place=place)}
@@ -120,7 +120,7 @@ def _range(low: Bound | None, high: Bound | None, *, is_integer: bool, place: st
 
 
 def _inward(bound: Bound, sign: int, *, is_integer: bool) -> Bound:
-    """The bound, or the first one inwards (up, if ``sign`` is 1) that llguidance reads as it is."""
+    """Return the bound, or the next one inwards (up, if ``sign`` is 1) that llguidance reads exactly."""
     value, is_out = bound
     if is_integer:
         whole = math.ceil(value) if sign > 0 else math.floor(value)
@@ -134,7 +134,7 @@ def _inward(bound: Bound, sign: int, *, is_integer: bool) -> Bound:
         rounding = ROUND_CEILING if sign > 0 else ROUND_FLOOR
         kept = Context(_MAX_READ_DIGITS, rounding).create_decimal(repr(float(value)))
         return bound if float(kept) == value else (float(kept), False)
-    # NOTE: here it takes the digits of a float, of which there may be fewer than of its value.
+    # NOTE: llguidance takes the digits that Python shows, which may be fewer than those of the value.
     exact, read = int(value), _next_float(int(value), sign)
     while sign * _digits(read) < sign * exact:
         read = math.nextafter(read, sign * math.inf)
@@ -142,7 +142,7 @@ def _inward(bound: Bound, sign: int, *, is_integer: bool) -> Bound:
 
 
 def _next_float(value: int, sign: int) -> float:
-    """The value, or the next float up, if ``sign`` is 1, or down."""
+    """Return the value, or the next float up, if ``sign`` is 1, or down."""
     try:
         read = float(value)
     except OverflowError:

@@ -1,6 +1,6 @@
 """JSON schemas in the form in which llguidance follows them.
 
-It refuses keywords that it does not know, also where they have no effect, and reads large numbers as others.
+It refuses keywords that it does not know, even without effect, and reads large numbers inexactly.
 """
 
 import json
@@ -58,13 +58,13 @@ _FORMATS = {
     *("uri", "uri-reference", "iri", "iri-reference", "uri-template", "uuid", "json-pointer"),
     *("relative-json-pointer", "regex"),
 }
-"""Those of JSON Schema. Another one is an annotation."""
+"""Formats of JSON Schema. Any other is an annotation."""
 _MAX_SIZE = 1 << 31
 """A limit of a length that no output reaches."""
 
 
 def followed(schema: Any, place: str = "#") -> Any:
-    """The schema as llguidance gets it. Raises InvalidGuide for numbers that it can't follow."""
+    """Return the schema as llguidance gets it. Raises InvalidGuide for numbers that it can't follow."""
     if not isinstance(schema, dict):
         return schema
     kept = {key: value for key, value in schema.items() if not _has_no_effect(key, value, schema)}
@@ -84,7 +84,7 @@ def keywords_with_effect(schema: Schema, type_name: str) -> list[str]:
 
 
 def schema_in(grammar: str) -> str:
-    """The schema of a grammar of llguidance, as JSON, with its options for llguidance."""
+    """Return the schema of a grammar of llguidance, as JSON, with its options for llguidance."""
     return json.dumps(json.loads(grammar)["grammars"][0]["json_schema"])
 
 
@@ -173,4 +173,4 @@ _NO_EFFECT: Mapping[str, Callable[[Any, Schema], bool]] = {
     "maxProperties": _has_fewer_names,
     "minProperties": lambda value, schema: value <= len(set(schema.get("required", ()))),
 }
-"""By keyword: whether it has no effect with this value, in this schema."""
+"""Tests by keyword: True if it has no effect with this value, in this schema."""

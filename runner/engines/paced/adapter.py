@@ -37,13 +37,13 @@ if TYPE_CHECKING:  # It imports the tokenizer's library.
 SCRIPT_VARIABLE = "COG_TRITON_SCRIPT"
 _SHORTEST_STEP_S = 0.001
 _UNPACED_STEP_TOKENS = 32
-"""Per sequence, as with speculative decoding: the engine must cost little of what it measures."""
+"""Tokens per sequence and step, as with speculative decoding: the engine itself must cost little."""
 
 
 class _Sequence:
     reason: FinishReason = "length"
     pause_s = 0.0
-    """Before its next tokens, beside the rate's."""
+    """Pause before the next tokens, beside the rate's."""
 
     def __init__(self, request: Submit, due_s: float, fault: str | None) -> None:
         self.request_id = request.request_id
@@ -77,7 +77,7 @@ class _ScriptedSequence(_Sequence):
 
 
 class PacedEngine:
-    """Emits ``tokens_per_second`` tokens a second for each request."""
+    """An engine that emits ``tokens_per_second`` tokens a second for each request."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class PacedEngine:
 def _log_probs(
     sequences: list[_Sequence], new: list[tuple[int, list[int]]]
 ) -> list[tuple[int, list[TokenLogProb]]]:
-    """Each token has a probability of 1."""
+    """Return log probabilities: each token has a probability of 1."""
     return [
         (request_id, [TokenLogProb(0.0, [(token, 0.0)][: sequence.num_top_log_probs]) for token in tokens])
         for sequence, (request_id, tokens) in zip(sequences, new, strict=True)

@@ -25,8 +25,8 @@ FAULT_SEEDS = {
     990005: "fail",
     990006: "crash_at_once",
 }
-"""``stall``: no more tokens for this request; ``hang``: for any request; ``crash``: SIGSEGV; ``garbage``:
-random tokens; ``fail``: E2109; ``crash_at_once``: SIGSEGV before the first token."""
+"""Faults by seed. ``stall``: no more tokens for this request; ``hang``: for any request; ``crash``: SIGSEGV;
+``garbage``: random tokens; ``fail``: E2109; ``crash_at_once``: SIGSEGV before the first token."""
 
 _TOKENS_BEFORE = 3
 

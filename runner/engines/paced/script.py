@@ -32,18 +32,18 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str = ""
     ids: list[TokenId] = []
     tokens_per_step: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """How many tokens come at once; None: as many as without a script."""
+    """Number of tokens that come at once; None: as without a script."""
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``answer`` is what the engine generates for a prompt that contains ``when``."""
+    """A rule: the engine generates ``answer`` for a prompt that contains ``when``."""
 
     answer: str | list[str | Step]
     when: str = ""
 
 
 class Chunk(NamedTuple):
-    """Tokens that come at once, ``pause_s`` later than the rate has it."""
+    """Tokens that come at once, ``pause_s`` later than by the rate."""
 
     pause_s: float
     tokens: list[int]
@@ -86,7 +86,7 @@ class ScriptedAnswer:
 
     @property
     def pause_s(self) -> float:
-        """Before the next tokens."""
+        """Pause before the next tokens."""
         return self._chunks[0].pause_s if self._chunks else 0.0
 
     def take(self) -> list[int]:
@@ -155,7 +155,7 @@ class Script:
 
 
 def _last(prompt: str, rules: Sequence[Rule]) -> int | None:
-    """Return the index of the rule whose ``when`` ends last in the prompt; None if it has none of them."""
+    """Return the index of the rule whose ``when`` ends last in the prompt; None if there is none."""
     ends = {
         index: prompt.rfind(rule.when) + len(rule.when) if rule.when else 0
         for index, rule in enumerate(rules)

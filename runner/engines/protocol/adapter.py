@@ -7,10 +7,10 @@ from runner.engines.protocol.messages import FinishReason, Ready, Statistics, Su
 
 
 class Sink(Protocol):
-    """Where an engine's results go. Every method may be called from any thread and returns at once."""
+    """The receiver of an engine's results. Every method may be called from any thread and returns at once."""
 
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
-        """New output tokens: (request id, tokens) pairs, at best all of one engine step together."""
+        """Take new output tokens: (request id, tokens) pairs, at best all of one engine step together."""
 
     def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
         """Take a value for each of the tokens that ``tokens`` gets next, of requests that want them."""
@@ -30,7 +30,7 @@ class Sink(Protocol):
     ) -> None:
         """End a request that holds nothing any more. Called exactly once, unless ``failed`` is.
 
-        ``sequences``: of a beam search, which has no ``tokens`` before. ``embedding``: see ``Finished``.
+        ``sequences``: outputs of a beam search, which has no ``tokens``. ``embedding``: see ``Finished``.
         """
 
     def failed(self, request_id: int, error: Exception) -> None:
@@ -47,12 +47,12 @@ class EngineAdapter(Protocol):
     """One loaded engine. Made by its adapter's ``load`` (see ``engine.kinds``), whose errors become E2108.
 
     ``submit`` and ``cancel`` are called from several threads and must return at once. ``cancel`` of a request
-    that is unknown or already done is nothing to do. An engine reports ``finished(..., 'cancelled')`` for a
+    that is unknown or already done has no effect. An engine reports ``finished(..., 'cancelled')`` for a
     request it cancelled, after its resources are free.
     """
 
     ready: Ready
-    """What the engine can take."""
+    """Limits and abilities of the engine."""
 
     def submit(self, request: Submit) -> None: ...
 

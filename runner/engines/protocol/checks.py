@@ -14,14 +14,14 @@ MAX_LOGIT_BIASES = 1024
 MAX_TOP_LOG_PROBS = 20
 MAX_LORA_NAME = 256
 MAX_CACHE_SALT = 1024
-"""Both in characters."""
+"""Characters, as for ``MAX_LORA_NAME``."""
 _MAX_GUIDE_BYTES: dict[GuideType, int] = {
     "json_schema": 1 << 16,
     "regex": 1 << 14,
     "ebnf_grammar": 1 << 14,
     "chat_form": 1 << 17,
 }
-"""Limits of a guide's text. What it takes to compile has limits of its own (``runner/engines/guides``)."""
+"""Limits of a guide's text. Compiling it has limits of its own (``runner/engines/guides``)."""
 
 NO_CHAT_FORM = "calls of tools and reasoning are enforced by the kinds transformers and vllm alone"
 

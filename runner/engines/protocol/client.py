@@ -43,7 +43,7 @@ from runner.engines.protocol.wire import FrameQueue, FrameTooLong, decode_frames
 
 _TOKEN_BYTES = 4
 _STALL_TIMEOUT_S = 60.0
-"""How long a reader may leave tokens in the buffer."""
+"""Longest time that a reader may leave tokens in the buffer."""
 _CHECKS_PER_TIMEOUT = 10
 _POLL_S = 0.02
 _RELEASE_S = 0.02
@@ -69,9 +69,9 @@ class _Connection(asyncio.Protocol):
         self._streams: dict[int, ReceivedStream] = {}
         self._checking: asyncio.TimerHandle | None = None
         self.is_ready = False
-        """The engine is loaded, and the connection is open."""
+        """True while the engine is loaded and the connection is open."""
         self.alive_s = 0.0
-        """When the last ``Ready`` or ``Statistics`` arrived, by ``monotonic``."""
+        """Time when the last ``Ready`` or ``Statistics`` arrived, by ``monotonic``."""
         self.disconnected = asyncio.Event()
 
     def open(self, submit: Submit, outlet: Outlet[Output] | None) -> tuple[int, ReceivedStream]:
@@ -82,7 +82,7 @@ class _Connection(asyncio.Protocol):
         return request_id, stream
 
     def close_stream(self, request_id: int) -> None:
-        """Forget the stream, and cancel the request if it has not ended."""
+        """Remove the stream, and cancel the request if it has not ended."""
         stream = self._streams.pop(request_id)
         if not stream.is_ended and not self.disconnected.is_set():
             self._send(Cancel(request_id))
@@ -142,14 +142,14 @@ class _Connection(asyncio.Protocol):
                     case Ready() | Statistics():
                         self.is_ready = True
                         self.alive_s = time.monotonic()
-        # NOTE: only now, so that a stream's last tokens go out together with its end.
+        # NOTE: last, so that a stream's last tokens go out together with its end.
         for stream in arrived:
             stream.deliver(now_s)
         if is_holding and self._releasing is None:
             self._releasing = self._loop.call_later(_RELEASE_S, self._release)
 
     def _release(self) -> None:
-        """Release tokens that were held and did not get company in time. Runs while some are held."""
+        """Release tokens that were held and got no later ones in time. Runs while some are held."""
         now_s = self._loop.time()
         held = [stream for stream in self._streams.values() if stream.held_until_s]
         for stream in held:
@@ -167,7 +167,7 @@ class _Connection(asyncio.Protocol):
             stream.fail(EngineCrashed(engine_kind=self._engine_kind, reason=reason))
 
     def _check_streams(self) -> None:
-        """Fail the streams without an answer, or with a stalled reader, for too long. Runs periodically."""
+        """Fail streams that had no answer, or a stalled reader, for too long. Runs periodically."""
         now_s = self._loop.time()
         for request_id, stream in self._streams.items():
             if stream.is_ended:
@@ -227,7 +227,7 @@ class _Outputs:
 
 
 class EngineClient:
-    """One per process: ``async with``. It connects again whenever the engine server was restarted.
+    """The client of a process: ``async with``. It connects again whenever the engine server was restarted.
 
     The engine server's parent listens for it, so that a connection waits until the engine is loaded.
     """
@@ -272,9 +272,9 @@ class EngineClient:
             self._connection.close()
 
     def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> Outputs:
-        """Send a request. Its outputs are all that has arrived, each time, until the finish reason.
+        """Send a request. Each output is all that has arrived; the last has the finish reason.
 
-        Close them. Raises a CodedError, as does the iteration.
+        Close the iterator. Raises a CodedError, as does the iteration.
         """
         connection = self._connection
         if connection is None or not connection.is_ready:

@@ -12,23 +12,23 @@ import msgspec
 from errors.wire import WireError
 
 SEEDS = 1 << 64
-"""Seeds are whole numbers from 0 to one below it."""
+"""Number of seeds: whole numbers from 0."""
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 """Token id that an engine generates. Those of a ``Submit`` are checked against the vocabulary."""
 
 COLLECTION_S = 0.5
-"""How long the tokens of a request with ``collects_until`` wait for later ones."""
+"""Time that tokens of a request with ``collects_until`` wait for later ones."""
 
 FinishReason = Literal["end", "stop", "length", "cancelled"]
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How to choose tokens. Defaults are the contract's: greedy needs ``top_k=1`` or ``temperature=0``."""
+    """Sampling parameters. Defaults are the contract's: greedy needs ``top_k=1`` or ``temperature=0``."""
 
     temperature: float = 1.0
     top_k: int = 0
-    """0: off; 1: greedy."""
+    """Number of candidates; 0: no limit; 1: greedy."""
     top_p: float = 1.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
@@ -36,19 +36,19 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     length_penalty: float = 1.0
     """Exponent of beam search; an engine without it takes 1.0 only."""
     seed: int | None = None
-    """None: the engine picks one at random. 0 is a seed like any other."""
+    """Seed, which may be 0; None: the engine picks one at random."""
 
     top_p_min: float | None = None
-    """With ``top_p_decay`` and ``top_p_reset_ids``: top-p shrinks with each token, down to this."""
+    """Minimum of top-p, which ``top_p_decay`` shrinks with each token until ``top_p_reset_ids``."""
     top_p_decay: float | None = None
     top_p_reset_ids: int | None = None
     """The token that sets top-p back to what it was."""
     min_p: float = 0.0
-    """Tokens with less than this share of the likeliest one's probability are left out; 0: off."""
+    """Least share of the likeliest token's probability that a token must have; 0: off."""
     logit_bias: dict[int, float] = {}
-    """Added to the scores of these tokens, before all else."""
+    """Values added to the scores of tokens, before all else."""
     beam_width: int = 1
-    """Above 1: beam search, whose sequences come with ``Finished`` alone."""
+    """Number of beams. Above 1, sequences come with ``Finished`` alone."""
     beam_search_diversity_rate: float | None = None
     early_stopping: bool | None = None
 
@@ -77,7 +77,7 @@ ANY_JSON = '{"type": ["object", "array"]}'
 
 
 class Guide(msgspec.Struct, frozen=True):
-    """What the whole output must follow."""
+    """A form that the whole output must follow."""
 
     type: GuideType
     text: str = ""
@@ -85,19 +85,19 @@ class Guide(msgspec.Struct, frozen=True):
 
 
 class ChatForm(msgspec.Struct, frozen=True):
-    """How an answer of a chat is written: reasoning, calls of tools, and what the content follows."""
+    """The form of a chat's answer: reasoning, calls of tools, and what the content follows."""
 
     rules: str
     """Grammar in llguidance's Lark. Markers are numbers of tokens. ``part_0`` is the first of ``parts``."""
     parts: list[tuple[str, Guide]] = []
-    """Guides of the client, each with what it is, for errors."""
+    """Guides of the client, each with a description for errors."""
 
     def guide(self) -> Guide:
         return Guide("chat_form", msgspec.json.encode(self).decode())
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Start generating. The client chooses the id, and never uses it twice on a connection."""
+    """A request to generate. The client chooses the id, and never uses it twice on a connection."""
 
     request_id: int
     input_ids: list[int]
@@ -105,7 +105,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     sampling: Sampling = Sampling()
     min_tokens: int = 0
     end_id: int | None = None
-    """Generation ends after this token (which is part of the output); None: never."""
+    """The token after which generation ends (part of the output); None: none."""
     pad_id: int | None = None
     stop_words: list[list[int]] = []
     """Token sequences that end generation once the output ends with one (it stays part of the output)."""
@@ -114,29 +114,29 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     lora_task_id: int | None = None
     """Number of a LoRA adapter; its weights come along at its first use."""
     tensors: dict[str, Tensor] = {}
-    """What only TensorRT-LLM takes, by the slot's names: ``embedding_bias``, ``lora_weights``, ..."""
+    """Tensors that only TensorRT-LLM takes, by the slot's names: ``embedding_bias``, ``lora_weights``, ..."""
     lora_name: str | None = None
     """An adapter that the engine carries; None: the model alone."""
     cache_salt: str | None = None
-    """Computed prefixes of prompts are shared only among requests with the same one."""
+    """A salt: only requests with the same one share computed prefixes of prompts."""
     priority: int = 0
-    """Requests with lower values begin earlier."""
+    """Order of requests: lower values begin earlier."""
     max_queue_ms: int | None = None
-    """The client gives up without a first output by then; None: it waits."""
+    """Time until the first output, after which the client gives up; None: it waits."""
     wants_log_probs: bool = False
-    """Send the logarithm of each output token's probability as well."""
+    """True to send the logarithm of each output token's probability as well."""
     guide: Guide | None = None
     num_top_log_probs: int = 0
-    """With these: those of so many of the likeliest tokens at its place."""
+    """Number of likeliest tokens at each place whose log probabilities are sent, too."""
     embeds: bool = False
-    """Embed ``input_ids`` instead of generating: ``Finished`` has the embedding."""
+    """True to embed ``input_ids`` instead of generating: ``Finished`` has the embedding."""
     returns_times: bool = False
-    """``Finished`` has ``times_s``."""
+    """True if ``Finished`` has ``times_s``."""
     collects_until: list[int] | None = None
-    """The client needs the output only as a whole: what follows the first tokens is sent at most twice a
-    second, but at once if it has one of these tokens, which end the request. None: it reads each token."""
+    """Tokens that end the request, if the client needs the output only as a whole: after the first tokens it
+    is sent twice a second at most, but at once with one of these. None: the client reads each token."""
     sent_s: float | None = None
-    """When the client sent it, by ``perf_counter``: for the time that it waited."""
+    """Time when the client sent it, by ``perf_counter``: for the time that it waited."""
     traceparent: str = ""
     """W3C trace context of the client's span; empty: not traced."""
     caller_id: str = ""
@@ -144,7 +144,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Stop generating and free what the request holds; answered by ``Finished('cancelled')``."""
+    """An order to end a request and free what it holds; answered by ``Finished('cancelled')``."""
 
     request_id: int
 
@@ -157,14 +157,14 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     max_sequence_length: int
     max_batch_size: int
     guide_types: tuple[GuideType, ...] = ()
-    """The guides it can follow."""
+    """Types of guides that the engine can follow."""
     is_embedding: bool = False
-    """It embeds, and does not generate."""
+    """True if the engine embeds, and does not generate."""
     takes_priority: bool = False
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
-    """New output tokens of some requests, in order: what one engine step made. Never the prompt's."""
+    """New output tokens of some requests, in order, from one engine step. Never the prompt's."""
 
     new: list[tuple[int, list[TokenId]]]
     """(request id, tokens) pairs."""
@@ -179,7 +179,7 @@ class TokenLogProb(msgspec.Struct, frozen=True, array_like=True):
 
     value: float
     top: list[tuple[TokenId, float]] = []
-    """(token, value) of the likeliest at its place, most likely first."""
+    """(token, value) of the likeliest tokens at its place, most likely first."""
 
 
 class LogProbs(msgspec.Struct, frozen=True, tag=True):
@@ -190,7 +190,7 @@ class LogProbs(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cached(msgspec.Struct, frozen=True, tag=True):
-    """How many tokens of a prompt the engine did not compute, because it kept them of an earlier request.
+    """Numbers of prompt tokens that the engine did not compute, because an earlier request had them.
 
     Sent once for each request, at the latest before its end, by engines that know it.
     """
@@ -200,20 +200,20 @@ class Cached(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """The request is done, all its tokens were sent before, and nothing of it is held any more."""
+    """The end of a request: all its tokens were sent before, and the engine has freed what it held."""
 
     request_id: int
     reason: FinishReason
     sequences: list[list[TokenId]] | None = None
-    """Output of each beam of a beam search, best first. Nothing of it was sent before."""
+    """Outputs of a beam search, best first. Nothing of them was sent before."""
     embedding: bytes | None = None
-    """Little-endian 32-bit floats."""
+    """Embedding as little-endian 32-bit floats."""
     times_s: tuple[float, float] | None = None
-    """When the engine server received the request, and its last token, by ``perf_counter``."""
+    """Times when the engine server received the request, and its last token, by ``perf_counter``."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The request failed alone."""
+    """The end of a request that failed alone."""
 
     request_id: int
     error: WireError
@@ -236,15 +236,15 @@ ToClient = Ready | Cached | LogProbs | Tokens | Finished | Failed | Statistics
 
 
 class Output(msgspec.Struct, eq=False):
-    """What a client gets of one request, by the engine server or by Triton: all since the last one."""
+    """Output of one request since the last one, from the engine server or Triton."""
 
     tokens: list[int] = []
     log_probs: list[TokenLogProb] = []
-    """One for each of ``tokens``, if the request asks for them."""
+    """Log probabilities of ``tokens``, if the request asks for them."""
     finish_reason: FinishReason | None = None
     """Reason in the last output."""
     times_s: tuple[float, float] | None = None
-    """See ``Finished``; also ``embedding``."""
+    """Times, and the embedding: see ``Finished``."""
     cached_tokens: int | None = None
-    """See ``Cached``; in one output of a request."""
+    """Count in one output of a request: see ``Cached``."""
     embedding: bytes | None = None

@@ -7,7 +7,7 @@ from typing import Any
 from errors.settings import InvalidSetting
 
 Parser = Callable[[str], Any]
-"""Raises ValueError with what is expected."""
+"""A function that raises ValueError with what is expected."""
 
 
 def parse_options(options: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a source of outputs is, and where its reader takes them in a call as they arrive."""
+"""Sources of outputs, and outlets, by which their readers get items in a call."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Outputs(Protocol):
 
 @dataclass(frozen=True)
 class Outlet(Generic[T]):
-    """Given to a source that is iterated: to take an item there costs less than to wake the reader's task.
+    """A callback for a source that is iterated: calling it costs less than waking the reader's task.
 
-    Used only while the reader waits for its next item. The first item, the last one and all that
-    come while ``is_ready`` is false are iterated as without it.
+    The source uses it only while the reader waits for its next item. The first item, the last one and
+    items that arrive while ``is_ready()`` is false are still yielded.
     """
 
     is_ready: Callable[[], bool]
     put: Callable[[T], bool]
-    """Takes an item. False if the reader wants to end: the next item of the iteration wakes it."""
+    """Function that takes an item. False if the reader wants to end: the next yielded item wakes it."""

@@ -1,4 +1,4 @@
-"""What a client has received of one request, until its reader takes it."""
+"""Outputs that a client has received of one request, until its reader takes them."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from runner.engines.protocol.messages import Finished, Output
 from runner.engines.protocol.outlet import Outlet
 
 _LATE = 1.5
-"""Held tokens are released after this many steps if the next ones have not come."""
+"""Number of steps after which held tokens are released without the next ones."""
 
 
 @dataclass(slots=True, eq=False)
 class ReceivedStream:
-    """What has arrived of one request and its reader has not taken yet."""
+    """Outputs of one request that have arrived and its reader has not taken yet."""
 
     received_s: float
     unread_s: float = 0.0
-    """When the first of ``output`` arrived, if there is any."""
+    """Time when the first of ``output`` arrived, if there is any."""
     output: Output = field(default_factory=Output)
     has_output: bool = False
     error: CodedError | None = None
@@ -27,11 +27,11 @@ class ReceivedStream:
     coalescing: Coalescing | None = None
     outlet: Outlet[Output] | None = None
     taken_s: float = 0.0
-    """When the reader took the last output; 0 before the first."""
+    """Time when the reader took the last output; 0 before the first."""
     num_arrivals: int = 0
-    """Since then."""
+    """Number of arrivals since then."""
     held_until_s: float = 0.0
-    """The reader gets the output at this time, unless more comes; 0: at once."""
+    """Time when the reader gets the output, unless more comes; 0: at once."""
 
     def receive(self, tokens: list[int], now_s: float) -> bool:
         """Take tokens. Return True if they are held: call ``release`` later. Else call ``deliver``."""
@@ -57,13 +57,13 @@ class ReceivedStream:
         return self.coalescing.holds(waited_s, step_s, self.num_arrivals)
 
     def release(self, now_s: float) -> None:
-        """Let the reader have what was held for long enough."""
+        """Give the reader the output that was held for long enough."""
         if self.held_until_s <= now_s:
             self.held_until_s = 0.0
             self.deliver(now_s)
 
     def deliver(self, now_s: float) -> None:
-        """Let the reader have what is not held."""
+        """Give the reader the output that is not held."""
         if self.held_until_s or not self.has_output:
             return
         outlet, waiter = self.outlet, self.waiter

@@ -26,7 +26,7 @@ _LONGEST_REST_S = 0.1
 _CLOSE_TIMEOUT_S = 5.0
 
 End = FinishReason | CodedError
-"""How a stream ended: a finish reason, or the error that ended it."""
+"""The end of a stream: its finish reason or error."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,11 +42,11 @@ class Stream:
     end: End | None = None
     is_queued: bool = False
     is_new: bool = True
-    """Until its first turn."""
+    """True until its first turn."""
     collects_until: frozenset[int] | None = None
     """See ``Submit``."""
     queued_s: float = 0.0
-    """When it last had something to send."""
+    """Time when it last had something to send."""
 
     def collects(self, new: list[int], now_s: float) -> bool:
         """Return True if the pending tokens, of which the last are ``new``, wait for later ones."""
@@ -59,8 +59,8 @@ class Relay:
     """Takes tokens of streams from any thread, and sends them from its own."""
 
     def __init__(self, rest: float, after_round: Callable[[], None] = lambda: None) -> None:
-        """``rest``: after a round, as a multiple of its processor time. ``after_round`` is called after each
-        round of streams, and after new streams were served."""
+        """Initialize. ``rest``: pause after a round, as a multiple of its processor time. ``after_round`` is
+        called after each round of streams, and after new streams were served."""
         self._rest = rest
         self._after_round = after_round
         self._new: deque[Stream] = deque()

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 
 CALL = "cog_triton_call"
-"""The front's call that a request belongs to: the front's name, a colon, a number."""
+"""Call of the front that a request belongs to: the front's name, a colon, a number."""
 STOPPED_CALL = "cog_triton_stop"
-"""Cancel the requests of these calls, separated by spaces."""
+"""Calls whose requests are cancelled, separated by spaces."""
 ONLY_FRONT = "cog_triton_only_front"
-"""Cancel the requests of all fronts but this one: they have ended."""
+"""The front that lives: requests of all others are cancelled."""
 SINGLE_RESPONSE = "cog_triton_single_response"
-"""Send all outputs in one response, as with ``decoupled_mode: false``."""
+"""Flag to send all outputs in one response, as with ``decoupled_mode: false``."""
 DIRECT = "cog_triton_direct"
-"""Send all responses but the last to the front itself: one through Triton costs ten times as much."""
+"""Flag to send all responses but the last to the front itself: by Triton each costs ten times as much."""
 
 
 def front_socket_path(engine_socket: Path) -> Path:

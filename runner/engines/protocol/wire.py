@@ -23,15 +23,15 @@ _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 18
 _MAX_FRAME_BYTES = 1 << 28
 _TOGETHER_BYTES = 1 << 20
-"""A frame has more only if it is one message."""
+"""Limit of a frame of several messages."""
 
 
 class FrameTooLong(ValueError):
-    """A frame claims more bytes than its reader takes."""
+    """A frame that claims more bytes than its reader takes."""
 
 
 def frame(encoder: msgspec.msgpack.Encoder, messages: Sequence[object]) -> bytes:
-    """Messages as one frame, ready to send."""
+    """Encode messages as one frame, ready to send."""
     body = encoder.encode(messages)
     return _LENGTH.pack(len(body)) + body
 
@@ -86,13 +86,13 @@ def decode_frames(
 
 
 class FrameReader(Generic[Message]):
-    """Reads what has arrived, batch by batch: a busy peer is drained with few system calls."""
+    """A reader that takes all that has arrived, so that a busy peer costs few system calls."""
 
     def __init__(self, connection: socket.socket, kind: type[list[Message]]) -> None:
         self._connection = connection
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
-        """What has arrived of the next frame; kept, so that iterating may stop and go on later."""
+        """Beginning of the next frame; kept, so that iterating may stop and go on later."""
 
     def batches(self) -> Iterator[list[Message]]:
         """Yield the messages of each read, in order, until the peer closes the connection.
@@ -109,7 +109,7 @@ class FrameReader(Generic[Message]):
 
 
 class FrameSender:
-    """A thread that sends what others queue; queueing never blocks, and what is queued goes out together."""
+    """A thread that sends what others queue. Queueing never blocks, and queued messages go out together."""
 
     def __init__(self, connection: socket.socket, name: str) -> None:
         self._connection = connection
@@ -138,7 +138,7 @@ class FrameSender:
                 self._connection.sendall(data)
 
     def _next_frame(self) -> bytes:
-        """Wait for it; empty at the end."""
+        """Wait for the next frame; empty at the end."""
         with self._wake:
             while not (data := self._queue.take()) and not self._closing:
                 self._wake.wait()

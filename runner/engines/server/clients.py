@@ -28,15 +28,15 @@ from runner.engines.server.requests import Request, Requests
 log = logging.getLogger("cog_triton.engine")
 
 _STALL_TIMEOUT_S = 60.0
-"""How long a client may leave its connection unread."""
+"""Longest time that a client may leave its connection unread."""
 _MAX_UNREAD_BYTES = 1 << 26
-"""How much may wait for it meanwhile."""
+"""Limit of what waits for it meanwhile."""
 _PIECE_BYTES = 1 << 16
 _ACCEPT_RETRY_S = 0.1
 
 
 class Clients:
-    """Accepts connections on ``listener`` from the start until it is closed."""
+    """Clients that connect to ``listener``, from the start until it is closed."""
 
     def __init__(self, listener: socket.socket, requests: Requests, ready: Ready) -> None:
         self._listener = listener
@@ -94,7 +94,7 @@ class ClientConnection:
         self._encoder = msgspec.msgpack.Encoder()
         self._running: dict[int, Request] = {}
         self._lock = threading.Lock()
-        """Lock of the answers of the next frame, which follow. ``_messages`` come after the tokens."""
+        """Lock of the following answers of the next frame. ``_messages`` come after the tokens."""
         self._cached: list[tuple[int, int]] = []
         self._tokens: list[tuple[int, list[int]]] = []
         self._log_probs: list[tuple[int, list[TokenLogProb]]] = []
@@ -102,11 +102,11 @@ class ClientConnection:
         self._unread = bytearray()
         """Frames, while the socket's buffer is full and a thread sends."""
         self._full_since_s: float | None = None
-        """When that thread began to send a piece; None without it."""
+        """Time when that thread began to send a piece; None without it."""
 
     @property
     def stalled_s(self) -> float:
-        """Return how long the client has not read what was sent."""
+        """Time for which the client has read nothing."""
         since_s = self._full_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
@@ -158,7 +158,7 @@ class ClientConnection:
             self._cached.append((request.submit.request_id, count))
 
     def flush(self) -> None:
-        """Send what there is. An error ends this connection and nothing else."""
+        """Send the answers. An error ends this connection and nothing else."""
         with self._lock:
             try:
                 if data := self._take():
@@ -192,12 +192,12 @@ class ClientConnection:
         self._connection.close()
 
     def disconnect(self) -> None:
-        """End ``serve`` and what sends."""
+        """End ``serve`` and the thread that sends."""
         with suppress(OSError):  # The client was first.
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def _take(self) -> bytes:
-        """Return what there is to send, as a frame. Called with the lock held."""
+        """Return the answers as a frame. Called with the lock held."""
         messages: list[ToClient] = []
         if self._cached:
             messages.append(Cached(self._cached))

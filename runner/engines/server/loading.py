@@ -1,4 +1,4 @@
-"""Loads the engine of this process: of the engine server, or of a process below it."""
+"""Loading of an engine, in the engine server or a process below it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.supervision.tuning import uncollected
 
 @contextmanager
 def start_errors(engine_kind: str) -> Iterator[None]:
-    """Any error becomes E2108, unless it has a code."""
+    """Provide a context whose errors without a code become E2108."""
     try:
         yield
     except CodedError:
@@ -54,11 +54,11 @@ def load_engine(start: EngineStart, sink: Sink) -> EngineAdapter:
 
 
 def keep_bytecode(packages: Iterable[str], folder: Path) -> bool:
-    """Have this process and its children keep bytecode in ``folder`` if a package has none and can keep none.
+    """Keep bytecode of this process and its children in ``folder`` if a package has none and can keep none.
 
     pip compiles what it installs; uv does not, and images often forbid Python to write. Then each start would
     compile again, which for torch and vLLM takes longer than the import itself. Call it before any of them is
-    imported. ``PYTHONPYCACHEPREFIX`` takes precedence. Returns whether ``folder`` is used.
+    imported. ``PYTHONPYCACHEPREFIX`` takes precedence. Returns True if ``folder`` is used.
     """
     if sys.pycache_prefix is not None or not any(_stays_without(package) for package in packages):
         return False

@@ -33,7 +33,7 @@ from runner.supervision.child import die_with_parent
 
 _INTERVAL = "stats_check_period_ms"
 _HEARTBEAT_S = 1.0
-"""Clients get statistics at least so often, by which they know that this process is alive."""
+"""Longest interval of statistics, by which clients know that this process is alive."""
 
 log = logging.getLogger("cog_triton.engine")
 
@@ -88,7 +88,7 @@ def serve(start: EngineStart, exit_reason: ExitReason) -> int:
 
 
 def _is_stopped(orders: SimpleQueue[int], timeout_s: float) -> bool:
-    """Wait for a signal."""
+    """Wait for a signal. Return True if this process has to stop."""
     with suppress(Empty):
         return bool(orders.get(timeout=timeout_s))
     return False

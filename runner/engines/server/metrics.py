@@ -1,4 +1,4 @@
-"""What the engine server counts. The metrics are described in ``runner.observability.metrics``."""
+"""Counts of the engine server. The metrics are described in ``runner.observability.metrics``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from runner.observability.metrics import ENGINE_PHASE_TIMES
 
 
 class EngineMetrics:
-    """Counters continue those of the engine server before this one, whose lost requests ended in an error."""
+    """Counters, which continue those of the engine server before; its lost requests ended in an error."""
 
     def __init__(self, engine_kind: str, restarts: int = 0, folder: Path | None = None) -> None:
         """Initialize. ``folder``: see ``Meter``."""
         self._meter = Meter(engine_kind, folder, "engine")
         self._lock = threading.Lock()
-        """Several clients' threads count."""
+        """Lock, because several clients' threads count."""
         self._meter.set(metrics.RESTARTS, restarts)
         cells = list(self._meter.cells)
         num_ended = sum(sample.value for sample in metrics.samples(metrics.ENDED, cells))
@@ -28,7 +28,7 @@ class EngineMetrics:
         self._meter.add(metrics.ENDED, submitted.value - num_ended, "error")
 
     def close(self) -> None:
-        """See ``Meter``. A forked process calls this: it does not count."""
+        """Call this in a forked process, which does not count. See ``Meter``."""
         self._meter.close()
 
     def submitted(self, sent_s: float | None, arrival_s: float) -> None:
@@ -43,7 +43,7 @@ class EngineMetrics:
             self._meter.add(metrics.CANCELLED)
 
     def received(self, num_tokens: int) -> None:
-        """Output tokens. Called from the engine's thread alone."""
+        """Count output tokens. Called from the engine's thread alone."""
         self._meter.add(metrics.TOKENS, num_tokens)
 
     def ended(self, end: End) -> None:

@@ -34,10 +34,10 @@ _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>: ?")
 
 
 class Ranks:
-    """``process`` is mpirun."""
+    """The processes of all ranks; ``process`` is mpirun."""
 
     def __init__(self, command: Sequence[str], num_ranks: int, exit_reason_fd: int, socket_fd: int) -> None:
-        """Start the ranks with ``command``; returns when each has its files, or mpirun has ended.
+        """Start the ranks with ``command``. Return when each has its files, or mpirun has ended.
 
         Raises E1008.
         """
@@ -53,8 +53,8 @@ class Ranks:
             listener.settimeout(_POLL_S)
             self.process = subprocess.Popen(
                 [*mpirun(), "--tag-output", "-n", str(num_ranks), *command, place],
-                # NOTE: when a rank is gone, mpirun would ask the others to end and wait for a second, which
-                # their requests would wait, too. Ranks that end in order are never asked by mpirun.
+                # NOTE: when a rank is gone, mpirun would ask the others to end and wait for a second, and
+                # their requests with it. Ranks that end in order are never asked by mpirun.
                 env={**mpi_environment(os.environ), "OMPI_MCA_odls_base_sigkill_timeout": "0"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -76,7 +76,7 @@ class Ranks:
                 socket.send_fds(call, [b"files"], descriptors)
 
     def error(self, code: int) -> RankEnded:
-        """E2403 with the log's last lines, after mpirun ended with this exit code."""
+        """Return E2403 with the log's last lines, after mpirun ended with this exit code."""
         self._log_thread.join(_LOG_END_S)
         lines = [line for line in self._log_tail if not set(line) <= set("-= ")]
         ours = [line for line in lines if line.startswith("rank ")] or lines

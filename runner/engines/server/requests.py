@@ -32,7 +32,7 @@ from runner.engines.server.metrics import EngineMetrics
 
 _BROKEN_EXIT_CODE = 70
 _RESPONSE_COST = 30
-"""A response costs a client about this many times what it costs here (docs/measurements/)."""
+"""Cost of a response for a client, as a multiple of its cost here (docs/measurements/)."""
 _LEAST_REST = 2
 _COMPLETED = ("end", "stop", "length")
 
@@ -49,10 +49,10 @@ class Client(Protocol):
         log_probs: list[TokenLogProb],
         end: Finished | Failed | None,
     ) -> None:
-        """Send these with the next ``flush``."""
+        """Send tokens and an end with the next ``flush``."""
 
     def cached(self, request: Request, count: int) -> None:
-        """Do the same for ``Cached``. Called from the engine's thread."""
+        """Send ``Cached`` with the next ``flush``. Called from the engine's thread."""
 
     def flush(self) -> None: ...
 
@@ -62,13 +62,13 @@ class Request:
     """One request of a client, from its ``Submit`` to its end."""
 
     number: int
-    """The engine's id of it; ``submit.request_id`` is the client's."""
+    """Id for the engine; ``submit.request_id`` is the client's."""
     submit: Submit
     client: Client
     stream: Stream
     arrival_s: float = field(default_factory=time.perf_counter)
     last_token_s: float = 0.0
-    """When the engine reported the end."""
+    """Time when the engine reported the end."""
     is_cancelled: bool = False
     log_probs: list[TokenLogProb] = field(default_factory=list)
     """Log probabilities of tokens that the relay has not sent yet."""
@@ -107,7 +107,7 @@ class Requests:
         self._engine = engine
 
     def close(self) -> None:
-        """Send what the engine has reported."""
+        """Send all that the engine has reported."""
         self._relay.close()
 
     # From the clients to the engine
@@ -121,7 +121,7 @@ class Requests:
         return request
 
     def submit(self, request: Request) -> None:
-        """Start it."""
+        """Start the request."""
         submit = request.submit
         self._metrics.submitted(submit.sent_s, request.arrival_s)
         if not self._running:
@@ -207,13 +207,13 @@ class Requests:
         os._exit(_BROKEN_EXIT_CODE)
 
     def check_progress(self, timeout_s: float) -> None:
-        """End an engine whose requests have had no token for so long; 0: never."""
+        """End an engine whose requests have had no token for this time; 0: never."""
         if self._running and 0 < timeout_s < time.monotonic() - self._progress_s:
             reason = f"it hangs: requests waited and heard nothing for {timeout_s:g} s"
             self.broken(EngineCrashed(engine_kind=self._engine_kind, reason=reason))
 
     def statistics(self) -> Statistics:
-        """Return the engine's own, with the figures of this server."""
+        """Return the engine's statistics, with the figures of this server."""
         statistics = self._engine.statistics()
         counts = self._metrics.counts(running=len(self._running), statistics=statistics)
         return msgspec.structs.replace(statistics, counts=counts)
@@ -273,12 +273,12 @@ class Requests:
 
 
 def relay_rest(num_processors: int) -> float:
-    """Return the relay's rest, as a multiple of its work: clients then need only the other processors."""
+    """Return the relay's rest as a multiple of its work, so that clients need only the other processors."""
     return max(_RESPONSE_COST / max(num_processors - 1, 1), _LEAST_REST)
 
 
 def _finite(log_prob: TokenLogProb) -> TokenLogProb:
-    """No value below ``MIN_LOG_PROB``."""
+    """Raise values below ``MIN_LOG_PROB`` to it."""
     if log_prob.value >= MIN_LOG_PROB and all(value >= MIN_LOG_PROB for _, value in log_prob.top):
         return log_prob
     top = [(token, max(value, MIN_LOG_PROB)) for token, value in log_prob.top]

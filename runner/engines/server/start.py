@@ -8,22 +8,22 @@ import msgspec
 
 
 class EngineStart(msgspec.Struct, frozen=True):
-    """``socket_fd`` is already listening; ``exit_reason_fd``: see ``errors.wire.ExitReason``."""
+    """The message. ``socket_fd`` is already listening; ``exit_reason_fd``: see ``errors.wire.ExitReason``."""
 
     engine_kind: str
     engine_dir: Path
     options: dict[str, str]
-    """The kind's own, as text: see ``engines.protocol.options``."""
+    """Options of the engine kind, as text: see ``engines.protocol.options``."""
     arrival: Path
-    """See ``runner.engines.protocol.arrival``."""
+    """Path: see ``runner.engines.protocol.arrival``."""
     socket_fd: int = -1
     exit_reason_fd: int = -1
     hang_timeout_s: float = 300.0
     """Time after which an engine whose requests wait and get nothing is replaced; 0: never."""
     metrics_dir: Path | None = None
-    """See ``runner.observability.meter``."""
+    """Folder: see ``runner.observability.meter``."""
     restarts: int = 0
-    """How often the engine was started again before."""
+    """Number of times that the engine was started again before."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)

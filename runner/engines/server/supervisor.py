@@ -31,11 +31,11 @@ from runner.supervision.tuning import restore_malloc
 _BACKLOG = 64
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'$")
 _SILENCE_S = 3.0
-"""The engine server sends its statistics every second."""
+"""Limit of silence: the engine server sends its statistics every second."""
 
 
 class EngineServer(SupervisedProcess):
-    """``client`` is this process's own client of it, by which it is seen to be ready and alive.
+    """The supervised engine server. ``client``, this process's own, sees that it is ready and alive.
 
     ``python`` is the engine environment's interpreter; ``start_timeout_s`` counts from the engine's arrival.
     """
@@ -93,7 +93,7 @@ class EngineServer(SupervisedProcess):
         return self._client.is_ready and self._client.silence_s < _SILENCE_S
 
     def processes(self) -> dict[int, str]:
-        """Without those that check guides, which the engine server replaces by itself."""
+        """Return the processes but those that check guides, which the engine server replaces itself."""
         found = super().processes()
         return {pid: name for pid, name in found.items() if name_of(pid).encode() != PROCESS_NAME}
 
@@ -114,7 +114,7 @@ class EngineServer(SupervisedProcess):
 
 
 def engine_environment(engine_kind: str) -> dict[str, str]:
-    """Our environment without secrets and what makes our Python ours: the engine has its own packages."""
+    """Return our environment without secrets and variables of our Python: the engine has its own packages."""
     environment = own_environment() | {"PYTHONUNBUFFERED": "1"}
     restore_malloc(environment)
     environment.pop("PYTHONHOME", None)

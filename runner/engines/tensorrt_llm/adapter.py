@@ -104,7 +104,7 @@ class TensorrtLlmEngine:
             self._executor.cancel_request(executor_id)
 
     def statistics(self) -> Statistics:
-        """Return those of the last iteration. There are no iterations without requests."""
+        """Return the last iteration's statistics. There are no iterations without requests."""
         latest = [] if self._is_closed else self._executor.get_latest_iteration_stats()
         if latest:
             self._gauges = gauges(latest[-1])

@@ -1,4 +1,4 @@
-"""From a ``Submit`` to an executor ``Request``, and from the executor's errors to ours.
+"""Conversion of a ``Submit`` to an executor ``Request``, and of the executor's errors to ours.
 
 NOTE: the bindings take Python's numbers and lists (numpy's are a TypeError in some places) and torch tensors
 on the CPU. Deprecated names (``max_new_tokens``, ``random_seed``, ``min_length``) log a warning at each
@@ -73,13 +73,13 @@ def executor_request(bindings: Any, request: Submit, *, reuses_blocks: bool = Fa
 
 
 def _guided_decoding_params(bindings: Any, guide: Guide) -> Any:
-    """NOTE: the executor's names of types are NVIDIA's tensor values in capitals."""
+    """Make the guide's parameters. NOTE: the executor's type names are NVIDIA's in capitals."""
     guide_type = getattr(bindings.GuidedDecodingParams.GuideType, guide.type.upper())
     return bindings.GuidedDecodingParams(guide_type, guide.text or None)
 
 
 def _sampling(request: Submit) -> dict[str, Any]:
-    """Arguments of ``SamplingConfig``, without those that have their default."""
+    """Return arguments of ``SamplingConfig``, without those that have their default."""
     sampling = request.sampling
     arguments: dict[str, Any] = {
         "beam_width": sampling.beam_width,
@@ -155,7 +155,7 @@ def _torch(tensor: Tensor) -> Any:
 
 
 def coded(text: str) -> CodedError:
-    """Our error for the library's message about one request."""
+    """Return our error for the library's message about one request."""
     if (lengths := _TOO_LONG.search(text)) is not None:
         return PromptTooLong(prompt_tokens=int(lengths[1]), max_input_tokens=int(lengths[2]))
     if (limit := _QUEUE_FULL.search(text)) is not None:

@@ -1,4 +1,4 @@
-"""From the engine's options, by NVIDIA's names, to TensorRT-LLM's ``ExecutorConfig``.
+"""Conversion of the engine's options, by NVIDIA's names, to TensorRT-LLM's ``ExecutorConfig``.
 
 Names and meanings are those of the ``tensorrt_llm`` model of NVIDIA's backend 0.16 (its ``model.py``), except
 that an invalid value is E1006 here, where NVIDIA's backend drops it with a warning.
@@ -104,7 +104,7 @@ _KV_CACHE = {
     "kv_cache_onboard_blocks": "onboard_blocks",
     "cross_kv_cache_fraction": "cross_kv_cache_fraction",
 }
-"""NOTE: the smaller of ``max_tokens`` and the fraction of the free memory (default: 0.9) applies."""
+"""Options of the cache. The smaller of ``max_tokens`` and the fraction of free memory (0.9) applies."""
 _PEFT_CACHE = {
     "lora_cache_optimal_adapter_size": "optimal_adapter_size",
     "lora_cache_max_adapter_size": "max_adapter_size",
@@ -120,7 +120,7 @@ _FOR_OTHERS = {
 
 
 def parse_options(options: Mapping[str, str]) -> Options:
-    """Empty values count as absent. Raises E1006, also for an option that this engine kind does not have."""
+    """Parse options; empty ones count as absent. Raises E1006, also for one that this kind does not have."""
     for name, text in options.items():
         if text and name not in _PARSERS and name not in _FOR_OTHERS:
             raise InvalidSetting(name=name, expected="left out for a tensorrt_llm engine", value=text)
@@ -137,7 +137,7 @@ def is_chunked(options: Options, compiled: CompiledConfig) -> bool:
 
 
 def executor_config(bindings: Any, options: Options, compiled: CompiledConfig) -> Any:
-    """``bindings`` is ``tensorrt_llm.bindings.executor``. E1006 for what the engine was not built for."""
+    """Make it from ``tensorrt_llm.bindings.executor``. Raises E1006 for what the engine was not built for."""
     _check_engine_can(options, compiled)
     knobs = bindings.ExtendedRuntimePerfKnobConfig()
     for name in options.keys() & _PERF_KNOBS:
@@ -197,14 +197,14 @@ def _decoding_config(bindings: Any, options: Options) -> Any | None:
 
 
 def guided_decoding_config(bindings: Any, engine_dir: Path) -> Any:
-    """XGrammar inside the executor. Raises the tokenizer library's errors for an invalid file."""
+    """Configure XGrammar inside the executor. Raises the tokenizer library's errors for an invalid file."""
     tokenizer = Tokenizer.from_file(str(engine_dir / "tokenizer.json"))
     tokens = {token_id: token for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items()}
     # Only the first: it is the end id of requests.
     stop_token_ids = read_end_ids(engine_dir, tokenizer)[:1]
     return bindings.GuidedDecodingConfig(
         bindings.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR,
-        # By token id; unused ids have no token.
+        # Tokens by id; unused ids have none.
         encoded_vocab=[tokens.get(token_id, "") for token_id in range(max(tokens) + 1)],
         tokenizer_str=tokenizer.to_str(),
         stop_token_ids=list(stop_token_ids) or None,

@@ -1,4 +1,4 @@
-"""The metrics from the executor's ``IterationStats``, by its own names."""
+"""Metrics from the executor's ``IterationStats``, by its own names."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ IDLE = (
 
 
 def gauges(stats: Any) -> dict[str, float]:
-    """``stats`` is an ``IterationStats``; its parts that are None are left out."""
+    """Return metrics of an ``IterationStats``; its parts that are None are left out."""
     parts = (
         (stats, _ITERATION),
         (stats.kv_cache_stats, _KV_CACHE),

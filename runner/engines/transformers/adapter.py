@@ -75,7 +75,7 @@ class TransformersEngine:
         return Statistics(active=active, queued=queued, cache_used=self._batching.cache_used())
 
     def close(self) -> None:
-        """NOTE: the loop's thread is not a daemon: the process does not exit without this."""
+        """Stop the loop. NOTE: its thread is not a daemon: the process does not exit without this."""
         self._batching.close(_CLOSE_TIMEOUT_S)
 
 

@@ -30,7 +30,7 @@ def sdpa_per_sequence(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """``query`` [1, heads, tokens, width] of all sequences in a row; the result [1, tokens, heads, width].
+    """Attend from ``query`` [1, heads, tokens, width], all sequences in a row; [1, tokens, heads, width].
 
     ``attention_mask`` is the library's mask of the whole packed batch: the part of a sequence includes
     causality and sliding windows.

@@ -11,7 +11,7 @@ from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import Ready, Statistics, Submit
 
 _STEP_TOKENS = {"cpu": 1024, "cuda": 16384}
-"""Tokens of a batch, padding included; a longer input is run alone."""
+"""Most tokens of a batch, padding included; a longer input is run alone."""
 _CLOSE_TIMEOUT_S = 30.0
 
 
@@ -64,7 +64,7 @@ class EmbeddingEngine:
                 self._finish_alone(batch, exc)
 
     def _next_batch(self) -> dict[int, list[int]]:
-        """Wait for requests; none if the engine is closed."""
+        """Wait for requests and return a batch; empty if the engine is closed."""
         with self._wake:
             while not self._waiting and not self._is_closed:
                 self._wake.wait()
@@ -94,7 +94,7 @@ class EmbeddingEngine:
                 self._sink.finished(request_id, "cancelled")
 
     def _finish_alone(self, batch: dict[int, list[int]], error: Exception) -> None:
-        """Run the requests of a batch that failed one by one, so that only those fail that are the cause."""
+        """Run the requests of a failed batch one by one, so that only the ones at fault fail."""
         for request_id, ids in batch.items():
             try:
                 if len(batch) == 1:

@@ -29,7 +29,7 @@ def install(model: PreTrainedModel) -> None:
 
 
 def _is_fit(model: PreTrainedModel) -> bool:
-    """The kernel supports half precision, head sizes in multiples of 8, and neither soft caps nor sinks."""
+    """Tell whether the kernel fits: half precision, head sizes in eights, no soft caps, no sinks."""
     config = model.config.get_text_config()
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     has_extras = getattr(config, "attn_logit_softcapping", None) or any(
@@ -49,7 +49,7 @@ def flash_per_sequence(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """``query`` [1, heads, tokens, width] of all sequences in a row; the result [1, tokens, heads, width]."""
+    """Attend from ``query`` [1, heads, tokens, width], all sequences in a row; [1, tokens, heads, width]."""
     cache = kwargs.pop("cache", None)
     if cache is None:
         result: tuple[torch.Tensor, None] = sdpa_attention_forward(

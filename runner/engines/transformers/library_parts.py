@@ -21,7 +21,7 @@ from runner.engines.transformers.running import RunningSequences
 
 
 class Router(OutputRouter):  # type: ignore[misc]
-    """Takes all results of a step together, in the loop's thread."""
+    """A router that takes all results of a step together, in the loop's thread."""
 
     def __init__(self, running: RunningSequences, manager: ContinuousBatchingManager) -> None:
         super().__init__()

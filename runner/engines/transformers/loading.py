@@ -1,4 +1,4 @@
-"""Loads a model by transformers, whole or not at all, onto its device and with its attention."""
+"""Loading of a model by transformers, whole or not at all, onto its device and with its attention."""
 
 import logging
 from pathlib import Path

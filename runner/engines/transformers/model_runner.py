@@ -16,7 +16,7 @@ from runner.engines.transformers.sampling import SamplingProcessor
 
 
 class ChoosingRunner(ModelRunner):  # type: ignore[misc]
-    """Replaces ``ModelRunner``; ``sampler`` must not change the scores itself (``is_deferred``)."""
+    """A replacement of ``ModelRunner``; ``sampler`` must not change the scores itself (``is_deferred``)."""
 
     def __init__(self, sampler: SamplingProcessor, **arguments: Any) -> None:
         super().__init__(**arguments)

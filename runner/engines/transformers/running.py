@@ -1,4 +1,4 @@
-"""The sequences that run, and what is reported of them to the sink."""
+"""Running sequences, whose tokens and ends are reported to the sink."""
 
 from transformers.generation.continuous_batching.requests import GenerationOutput
 
@@ -24,7 +24,7 @@ class RunningSequences(dict[str, Sequence]):
         return key
 
     def deliver(self, outputs: list[GenerationOutput]) -> list[str]:
-        """Report one step. Returns the ids of ended sequences that the library would continue."""
+        """Report one step. Return the ids of ended sequences that the library would continue."""
         stepped = [(output, self[output.request_id]) for output in outputs]
         for output, sequence in stepped:
             _append(sequence, output.generated_tokens[-1])
@@ -33,7 +33,7 @@ class RunningSequences(dict[str, Sequence]):
         sound = [sequence for _, sequence in stepped if sequence.error is None]
         wanting = [sequence for sequence in sound if sequence.log_probs]
         if wanting:
-            # Each has the value of the token that is delivered now.
+            # Each sequence has the value of the token that is delivered now.
             self._sink.log_probs([(each.request.request_id, [each.log_probs.pop(0)]) for each in wanting])
         self._sink.tokens([(each.request.request_id, each.tokens[-1:]) for each in sound])
         unfinished = []

@@ -29,7 +29,7 @@ _NUCLEUS_CANDIDATES = 1024
 
 
 class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
-    """Applies each request's ``Sampling`` to its row of scores.
+    """A processor that applies each request's ``Sampling`` to its row of scores.
 
     NOTE: the rows of a step are kept between ``prepare_tensor_args`` and the call. So asynchronous batching
     must be off: it prepares the next step before the tokens of this one are known.
@@ -61,7 +61,7 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         return torch.empty(0, dtype=torch.int32)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
-        """``scores`` [rows, vocabulary] float32, changed in place.
+        """Change ``scores`` [rows, vocabulary] float32 in place.
 
         NOTE: there are more rows than requests with a new token while a prompt is processed in parts; the
         library ignores the results of the others.
@@ -112,7 +112,7 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
 
 
 def _log_prob(log_probs: torch.Tensor, token: int, num_top: int) -> TokenLogProb:
-    """``log_probs`` [vocabulary], of the model's own distribution."""
+    """Look a token up in ``log_probs`` [vocabulary] of the model's own distribution."""
     values, ids = log_probs.topk(min(num_top, log_probs.shape[-1]))
     return TokenLogProb(float(log_probs[token]), list(zip(ids.tolist(), values.tolist(), strict=True)))
 
@@ -123,7 +123,7 @@ def _has_penalties(sampling: Sampling) -> bool:
 
 
 class _Occurrences:
-    """How often each token occurs in a sequence; updated with the new token of each step."""
+    """Counts of each token in a sequence, updated with the new token of each step."""
 
     def __init__(self, sequence: Sequence, scores: torch.Tensor) -> None:
         self._is_present = torch.zeros_like(scores, dtype=torch.bool)
@@ -145,7 +145,7 @@ class _Occurrences:
 
 
 def _guide(scores: torch.Tensor, sequence: Sequence) -> None:
-    """``scores`` [vocabulary] of tokens that the sequence's guide does not allow become -inf."""
+    """Set ``scores`` [vocabulary] of tokens that the sequence's guide does not allow to -inf."""
     try:
         allowed = sequence.guided(len(scores))
     except CodedError as error:
@@ -220,7 +220,7 @@ def _key(sequence: Sequence) -> int:
 
 
 def gumbel(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Standard Gumbel noise, float32 [rows, candidates], a pure function of key [rows, 1] and token id.
+    """Return Gumbel noise, float32 [rows, candidates], a pure function of key [rows, 1] and token id.
 
     A counter-based generator: SplitMix64's output function (Steele, Lea and Flood, 2014) over the key plus
     the id in golden-ratio steps, in 64-bit arithmetic that wraps.
@@ -239,5 +239,5 @@ def _signed(constant: int) -> int:
 
 
 def _shift_right(bits: torch.Tensor, count: int) -> torch.Tensor:
-    """Logical shift: torch has no unsigned 64-bit arithmetic, and ``>>`` copies the sign."""
+    """Shift logically: torch has no unsigned 64-bit arithmetic, and ``>>`` copies the sign."""
     return (bits >> count) & ((1 << (64 - count)) - 1)

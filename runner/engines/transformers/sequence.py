@@ -22,17 +22,17 @@ class Sequence:
     """A running request. ``tokens`` are prompt and output together."""
 
     def __init__(self, request: Submit, follower: Follower | None = None) -> None:
-        """Initialize. ``follower``: of the request's guide."""
+        """Initialize. ``follower`` follows the request's guide."""
         self.request = request
         self.follower = follower
         self.error: CodedError | None = None
-        """Why it failed, for example because of its guide. Set instead of ``finish_reason``."""
+        """Error, for example of its guide. Set instead of ``finish_reason``."""
         self.tokens = list(request.input_ids)
         seed = request.sampling.seed
         self.seed = secrets.randbits(_SEED_BITS) if seed is None else seed
         self.is_cancelled = False
         self.cached_tokens = 0
-        """See ``messages.Cached``."""
+        """Number of tokens: see ``messages.Cached``."""
         self.finish_reason: FinishReason | None = None
         self._stop_words = Words(request.stop_words)
         self._bad_words = Words(request.bad_words)
@@ -44,7 +44,7 @@ class Sequence:
         return len(self.tokens) - len(self.request.input_ids)
 
     def append(self, token: int) -> None:
-        """Add the next output token. Sets ``finish_reason`` if it is the last one."""
+        """Add the next output token. Set ``finish_reason`` if it is the last one."""
         self.tokens.append(token)
         if token == self.request.end_id:
             self.finish_reason = "end"
@@ -73,7 +73,7 @@ class Sequence:
         return tokens if self.request.end_id is None else [*tokens, self.request.end_id]
 
     def guided(self, vocab_size: int) -> Mask:
-        """Return the tokens that may come next, [vocab_size]: by the guide, and by ``forbidden``.
+        """Return the tokens that may come next, [vocab_size], by the guide and ``forbidden``.
 
         If these leave no token, ``min_tokens`` is ignored. Raises GuideFailed.
         """

@@ -22,7 +22,7 @@ _GPU_MEMORY_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Options:
-    """``dtype`` None: that of the model's weights. ``max_tokens_in_paged_kv_cache`` None: what fits."""
+    """Parsed options. ``dtype`` None: as the weights. ``max_tokens_in_paged_kv_cache`` None: what fits."""
 
     device: torch.device
     dtype: torch.dtype | None
@@ -35,7 +35,7 @@ class Options:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Options:
-        """Empty options count as absent. Raises ``InvalidSetting``."""
+        """Parse options; empty ones count as absent. Raises ``InvalidSetting``."""
         parsed = parse_options(options, _PARSERS)
         device = parsed.get("device") or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         # Half precision is slower than single on most CPUs, and its greedy output has ties.

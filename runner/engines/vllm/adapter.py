@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from runner.engines.guides.compile import GuideCompiler
 
 PINNED_VERSION = "0.24.0"
-"""The version that this adapter is tested with. It uses vLLM's internal client and messages."""
+"""Version that this adapter is tested with, because it uses vLLM's internal client and messages."""
 
 log = logging.getLogger("cog_triton.engine")
 _importing: threading.Thread | None = None
-"""Imports vLLM, once ``prepare`` was called."""
+"""Thread that imports vLLM, once ``prepare`` was called."""
 
 
 def prepare(options: Mapping[str, str]) -> None:

@@ -31,7 +31,7 @@ _PARSERS: dict[str, Parser] = {
 
 
 def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, Any]:
-    """Keyword arguments for ``AsyncEngineArgs``. Raises EngineStartFailed and InvalidSetting."""
+    """Return keyword arguments for ``AsyncEngineArgs``. Raises EngineStartFailed and InvalidSetting."""
     path = engine_dir / ENGINE_ARGS_NAME
     try:
         arguments = json.loads(path.read_text()) if path.exists() else {}
@@ -65,7 +65,7 @@ def prepare_environment(arguments: Mapping[str, Any], cache_dir: str | None) -> 
 
 
 def prepare_import(cache_dir: str | None) -> None:
-    """Set those that vLLM reads when it is imported. None of them depends on the engine's files."""
+    """Set variables that vLLM reads when it is imported. None of them depends on the engine's files."""
     values = {
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -85,7 +85,7 @@ def prepare_import(cache_dir: str | None) -> None:
 
 
 def _compiled_folder(cache_dir: Path) -> Path:
-    """Return where compiled code of a cache at this path is kept.
+    """Return the folder for compiled code of a cache at this path.
 
     NOTE: vLLM's graphs and Triton's kernels hold the paths of their files. vLLM does not start with graphs
     that were moved (vllm-project/vllm#52154), so a cache at another path begins anew.

@@ -30,7 +30,7 @@ log = logging.getLogger("cog_triton.engine")
 
 
 class Client(SyncMPClient):  # type: ignore[misc]
-    """Several threads may send; a ZeroMQ socket by itself does not allow that."""
+    """A client by which several threads may send, unlike a bare ZeroMQ socket."""
 
     def __init__(self, config: VllmConfig, root_cause: RootCause) -> None:
         self._sending = threading.Lock()
@@ -47,13 +47,13 @@ class Client(SyncMPClient):  # type: ignore[misc]
         self.is_sleeping()
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """NOTE: vLLM calls this when the core was killed; a thread in ``get_output`` would wait for ever."""
+        """Close the client. vLLM calls this if the core was killed: ``get_output`` would wait for ever."""
         self._is_shut_down = True
         super().shutdown(timeout)
         self.outputs_queue.put_nowait(RuntimeError(_KILLED))
 
     def death_reason(self, error: Exception) -> str:
-        """Return the first exception in the engine core's log, else ``error``, which reached the client."""
+        """Return the first exception in the engine core's log, else ``error``, as the client got it."""
         return _one_line(self._root_cause.first() or (_KILLED if self._is_shut_down else str(error)))
 
 

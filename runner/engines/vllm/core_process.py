@@ -23,16 +23,16 @@ from typing import Any
 from runner.supervision.tuning import uncollected
 
 STARTS_EARLY = True
-"""False: vLLM spawns its core."""
+"""True to spawn the core early; False: vLLM spawns it."""
 _NAME = "EngineCore"
 _MODULES = ("vllm.v1.engine.core", "vllm.v1.worker.gpu_worker")
 _TOOL_SERVER = "vllm.entrypoints.mcp.tool_server"
 _SETS_LIBRARY_PATH = "VLLM_ENABLE_CUDA_COMPATIBILITY"
-"""With it, importing vLLM sets ``LD_LIBRARY_PATH``, which Linux reads when a process starts."""
+"""Variable with which importing vLLM sets ``LD_LIBRARY_PATH``, which Linux reads at a process's start."""
 
 
 class CoreProcess(SpawnProcess):
-    """Runs as soon as it is made. ``start``, which vLLM calls, gives it the core's work."""
+    """A process that runs as soon as it is made. vLLM calls ``start``, which gives it the core's work."""
 
     _work: tuple[Any, dict[str, Any]]
 
@@ -57,13 +57,13 @@ class CoreProcess(SpawnProcess):
             self._sender.send(self._work)
 
     def release(self) -> None:
-        """Without work it ends."""
+        """Let the process end, if it has no work."""
         self._sender.close()
 
 
 @contextmanager
 def without_tool_servers() -> Iterator[None]:
-    """Import vLLM without the types of OpenAI's API, which are 500 modules.
+    """Provide a context that imports vLLM without the types of OpenAI's API, which are 500 modules.
 
     vLLM's base class of reasoning parsers imports its tool servers, which import them, for one annotation.
     Afterwards the tool servers can be imported as usual.
@@ -86,7 +86,7 @@ def _await_work(receiver: Connection) -> None:
         environment = receiver.recv()
     except EOFError:
         return
-    # NOTE: not all of them: setproctitle finds its place by variables that are where they were at the start.
+    # NOTE: set only those that differ: setproctitle finds its place by variables that did not move.
     os.environ.update(environment.items() - os.environ.items())
     target, kwargs = receiver.recv()
     receiver.close()
@@ -97,7 +97,7 @@ _process: CoreProcess | None = None
 
 
 def spawn_early() -> None:
-    """Call it when the variables are set that vLLM reads when it is imported, and before that import."""
+    """Spawn the core. Call this before vLLM is imported, once the variables that it reads then are set."""
     global _process
     is_spawned = os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     if STARTS_EARLY and is_spawned and _SETS_LIBRARY_PATH not in os.environ:
@@ -114,7 +114,7 @@ def release() -> None:
 
 @contextmanager
 def becomes_core() -> Iterator[None]:
-    """Have vLLM use the process that was spawned early, if there is one. It is released in the end."""
+    """Provide vLLM with the process that was spawned early, if there is one, and release it in the end."""
     if _process is None:
         yield
         return

@@ -81,7 +81,7 @@ class VllmEngine:
     def _add_guided(
         self, message: EngineCoreRequest, guide: Guide, answer: Follower | CodedError | None
     ) -> None:
-        """NOTE: vLLM compiles the guide again with the same library; an error there ends the engine core."""
+        """Add the request. NOTE: vLLM compiles its guide again; an error there ends the engine core."""
         key = message.request_id
         if isinstance(answer, CodedError):
             self._fail(key, answer)

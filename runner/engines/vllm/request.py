@@ -1,4 +1,4 @@
-"""From a ``Submit`` to vLLM's request, and the state of a running request."""
+"""Conversion of a ``Submit`` to vLLM's request, and the state of a running request."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def core_request(
 
 
 def _pooling_params(pooling: Pooling) -> PoolingParams:
-    """NOTE: vLLM's front end fills in these defaults, which the engine core does not do."""
+    """Make the parameters. NOTE: vLLM's front end fills in these defaults; the engine core does not."""
     return PoolingParams(task="embed", use_activation=pooling.is_normalized, skip_reading_prefix_cache=False)
 
 
@@ -92,7 +92,7 @@ def _sampling_params(request: Submit, guide_end_id: int | None) -> SamplingParam
         stop_token_ids=_stop_ids(request, guide_end_id),
         max_tokens=request.max_tokens,
         min_tokens=min(request.min_tokens, request.max_tokens),
-        # 0: only that of the chosen token.
+        # 0: only the chosen token's.
         logprobs=request.num_top_log_probs if request.wants_log_probs else None,
         logit_bias=sampling.logit_bias or None,
         detokenize=False,
@@ -118,7 +118,7 @@ def _choice(sampling: Sampling) -> dict[str, float | int | None]:
 
 
 def token_log_probs(lists: LogprobsLists, count: int) -> list[TokenLogProb]:
-    """Return those of a step's first ``count`` tokens: in a row the chosen token, then the likeliest."""
+    """Convert a step's first ``count`` tokens: in a row the chosen token, then the likeliest."""
     ids, values = lists.logprob_token_ids[:count].tolist(), lists.logprobs[:count].tolist()
     return [
         TokenLogProb(row[0], list(zip(row_ids[1:], row[1:], strict=True)))
@@ -133,7 +133,7 @@ def _stop_ids(request: Submit, guide_end_id: int | None = None) -> list[int]:
 
 
 def structured_outputs(guide: Guide, grammar: str) -> StructuredOutputsParams:
-    """``grammar``: the guide, as it was compiled."""
+    """Make the parameters. ``grammar``: the compiled guide."""
     match guide:
         case Guide(type="json" | "json_schema"):
             parameters = StructuredOutputsParams(json=schema_in(grammar))
@@ -158,7 +158,7 @@ class Running:
         self._end_ids = {request.end_id, guide_end_id if request.guide else None} - {None}
         self.min_tokens = request.min_tokens
         self.aborted_for: messages.FinishReason | None = None
-        """Set when the request ends before vLLM ends it: cancelled, or at a stop word."""
+        """Reason, if the request ends before vLLM ends it: cancelled, or at a stop word."""
         # vLLM supports stop words of one token. Longer ones are searched here.
         words = [word for word in request.stop_words if len(word) > 1]
         self._long_words = Words(words) if words else None

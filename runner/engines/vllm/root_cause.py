@@ -19,7 +19,7 @@ class RootCause:
         os.environ[_VARIABLE] = f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def first(self) -> str:
-        """Return the first since ``clear``; empty if none was logged."""
+        """Return the first exception since ``clear``; empty if none was logged."""
         text = os.pread(self._descriptor, _MOST_BYTES, self._cleared_bytes).decode(errors="replace")
         return text.split("\0")[0]
 
@@ -40,6 +40,6 @@ class _Writer(logging.Handler):
 
 
 def write_root_cause() -> None:
-    """Let exceptions go to the client's file, too, in each process of vLLM once its logging is set up."""
+    """Write exceptions to the client's file, too, in each process of vLLM once its logging is set up."""
     if path := os.environ.get(_VARIABLE):
         logging.getLogger("vllm").addHandler(_Writer(path))

@@ -23,7 +23,7 @@ write_root_cause()
 
 
 class _Reporting:
-    """Overrides ``make_stats`` of a scheduler class, which vLLM calls after each step."""
+    """A mixin that overrides ``make_stats``, which vLLM calls after each step."""
 
     running: Any
     waiting: Any
@@ -32,7 +32,7 @@ class _Reporting:
     _due_s = 0.0
 
     def make_stats(self, *_: object, **__: object) -> SchedulerStats | None:
-        """Figures for metrics; always after the last step before an idle phase, so that they stay correct."""
+        """Return figures for metrics; always after the last step before an idle phase, to stay correct."""
         now_s = time.monotonic()
         if self.running and now_s < self._due_s:
             return None
