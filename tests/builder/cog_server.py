@@ -19,7 +19,7 @@ from engine.machine.root import SOURCE_ROOT
 from runner.cog_server import launch
 from runner.settings.ports import free_ports
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 500.0
 REQUEST_TIMEOUT_S = 110.0
 HOST = "127.0.0.1"
 

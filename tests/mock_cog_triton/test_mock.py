@@ -23,7 +23,7 @@ def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
     (port,) = free_ports(1)
     log_path = tmp_path_factory.mktemp("mock") / "cog.log"
     with CogServer("mock_cog_triton", host=HOST, port=port, log_path=log_path, extra={}) as server:
-        server.wait_ready(30.0)
+        server.wait_ready(500.0)
         yield server
 
 

@@ -24,7 +24,7 @@ def test_a_runner_from_start_to_stop(tmp_path: Path) -> None:
     try:
         wait_until(lambda: server.status() == "STARTING")
         assert answers(server.port) == {"started": False, "ready": False, "alive": True}
-        server.server.wait_ready(60)
+        server.server.wait_ready(500)
         assert answers(server.port) == {"started": True, "ready": True, "alive": True}
 
         busy = threading.Thread(target=server.predict, kwargs={"prompt": "hi", "max_tokens": 100})

@@ -71,7 +71,7 @@ def test_a_setup_that_fails_is_one_coded_sentence_in_the_health(tmp_path: Path) 
     server = CogUnderTest(model, tmp_path, wait=False, TRITON_TIMEOUT="never")
     try:
         with pytest.raises(InvalidSetting, match="TRITON_TIMEOUT must be a number"):
-            server.server.wait_ready(30)
+            server.server.wait_ready(500)
         health = server.server.health()
         assert health["status"] == "SETUP_FAILED"
         logs = health["setup"]["logs"]

@@ -31,7 +31,7 @@ from runner.cog_server.launch import CogServer
 port, log, *pairs = sys.argv[1:]
 extra = dict(pair.split("=", 1) for pair in pairs)
 server = CogServer("runner", host="127.0.0.1", port=int(port), log_path=Path(log), extra=extra)
-server.wait_ready(110)
+server.wait_ready(500)
 print(server.pid, flush=True)
 sys.stdin.read()
 """
