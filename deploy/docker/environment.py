@@ -24,12 +24,12 @@ PAGES = {
     "pytorch-cpu": "https://download.pytorch.org/whl/cpu/torch/",
     "nvidia-wheels": "https://pypi.nvidia.com/tensorrt-llm/",
 }
-"""Where pip looks for the wheels of these sources besides its index."""
+"""Pages where pip looks for the wheels of these sources besides its index."""
 ARCHIVES = "https://developer.nvidia.com/downloads/compute/machine-learning/tensorrt/10.7.0/tars"
 
 
 def download(files: list[dict[str, Any]], folder: Path) -> None:
-    """The files of a lock, each checked against its SHA-256."""
+    """Download the files of a lock and check each against its SHA-256."""
     venv.create(folder / "pip", with_pip=True)
     wheels = [each for each in files if each["file"].endswith(".whl")]
     lines = [f"{each['name']}=={each['version']} --hash=sha256:{each['sha256']}\n" for each in wheels]
