@@ -1,4 +1,4 @@
-"""Runs the package beside this file: `python3 nix/slim --sm 86 DIR`, wherever the folder lies."""
+"""Run the package beside this file: `python3 nix/slim --sm 86 DIR`, wherever the folder lies."""
 
 from slim.cli import main
 

@@ -1,4 +1,4 @@
-"""Keeps, in every shared library of a tree, only the device code that one GPU architecture runs.
+"""Keep, in every shared library of a tree, only the device code that one GPU architecture runs.
 
 CUDA libraries carry each kernel once per architecture, in containers (fatbins) of entries. The best entry of
 each container stays; in place of the others there are zeros, which compress to nothing.

@@ -1,4 +1,4 @@
-"""Removes debug information from a shared library or program.
+"""Remove debug information from a shared library or program.
 
 The sections that only debuggers read (``.debug_*``, and ``.symtab`` with its names) become zeros, which
 compress to nothing, and are marked as having no content (``SHT_NOBITS``), as in a file whose debug

@@ -1,4 +1,4 @@
-"""As much of ELF as finding device code takes: a library's sections, and what its relocations point at.
+"""Parts of ELF that finding device code takes: a library's sections, and what its relocations point at.
 
 Only 64-bit little-endian shared libraries and programs are read: in objects and archives device code is input
 for a linker, and a cubin is device code alone. Source: the System V ABI, with its supplements for x86-64 and
@@ -53,7 +53,7 @@ class Section:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether its bytes in the file become memory; in a file of debug information alone they don't."""
+        """True if its bytes in the file become memory; in a file of debug information alone they don't."""
         return self.type == _PROGBITS and bool(self.flags & ALLOCATED)
 
     def address_of(self, offset: int) -> int:

@@ -56,7 +56,7 @@ class Stream:
 
 
 class Relay:
-    """Takes tokens of streams from any thread, and sends them from its own."""
+    """Outlet that takes tokens of streams from any thread and sends them from its own."""
 
     def __init__(self, rest: float, after_round: Callable[[], None] = lambda: None) -> None:
         """Initialize. ``rest``: pause after a round, as a multiple of its processor time. ``after_round`` is
