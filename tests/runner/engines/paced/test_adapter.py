@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,100 +13,58 @@ from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting
 from runner.engines.paced.adapter import PacedEngine, load
 from runner.engines.paced.faults import FAULT_SEEDS, parse_faults
-from runner.engines.protocol.messages import FinishReason, Sampling, Submit, TokenLogProb
+from runner.engines.protocol.messages import Sampling, Submit
 from runner.engines.server.loading import start_errors
 from tests.runner.engines.listening import make_paced_directory
-
-
-class Collector:
-    """A sink that keeps what it gets, each step's tokens together."""
-
-    def __init__(self) -> None:
-        self.steps: list[list[tuple[int, list[int]]]] = []
-        self.ends: queue.Queue[tuple[int, FinishReason]] = queue.Queue()
-
-    def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
-        self.steps.append(list(new))
-
-    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
-        raise AssertionError(new)
-
-    def finished(
-        self,
-        request_id: int,
-        reason: FinishReason,
-        sequences: list[list[int]] | None = None,
-        embedding: bytes | None = None,
-    ) -> None:
-        self.ends.put((request_id, reason))
-
-    def failed(self, request_id: int, error: Exception) -> None:
-        raise AssertionError(error)
-
-    def broken(self, error: Exception) -> None:
-        raise AssertionError(error)
-
-    def of(self, request_id: int) -> list[int]:
-        return [token for step in self.steps for its_id, new in step if its_id == request_id for token in new]
+from tests.runner.engines.recording_sink import RecordingSink
 
 
 @pytest.fixture
-def sink() -> Collector:
-    return Collector()
+def sink() -> RecordingSink:
+    return RecordingSink()
 
 
 @pytest.fixture
-def engine(tmp_path: Path, sink: Collector) -> Iterator[PacedEngine]:
+def engine(tmp_path: Path, sink: RecordingSink) -> Iterator[PacedEngine]:
     engine = load(make_paced_directory(tmp_path / "engine", 500), sink, {})
     yield engine
     engine.close()
 
 
-def test_it_repeats_the_prompt_to_the_asked_length(engine: PacedEngine, sink: Collector) -> None:
-    engine.submit(Submit(1, input_ids=[1, 2, 3], max_tokens=7))
-    assert sink.ends.get(timeout=300) == (1, "length")
-    assert sink.of(1) == [1, 2, 3, 1, 2, 3, 1]
-
-
-def test_it_is_never_faster_than_its_rate(engine: PacedEngine, sink: Collector) -> None:
+def test_it_repeats_the_prompt_to_the_asked_length_and_never_faster_than_its_rate(
+    engine: PacedEngine, sink: RecordingSink
+) -> None:
     start_s = time.perf_counter()
-    engine.submit(Submit(1, input_ids=[1], max_tokens=100))
-    sink.ends.get(timeout=300)
-    assert time.perf_counter() - start_s >= 100 / 500
+    for request_id in range(10):
+        engine.submit(Submit(request_id, input_ids=[request_id, 20], max_tokens=99))
+    assert [sink.wait(each) for each in range(10)] == [
+        ([each, 20] * 49 + [each], "length") for each in range(10)
+    ]
+    assert time.perf_counter() - start_s >= 99 / 500
 
 
-def test_the_rate_can_be_overridden_and_zero_is_as_fast_as_it_goes(tmp_path: Path, sink: Collector) -> None:
+def test_the_rate_can_be_overridden_and_zero_is_as_fast_as_it_goes(
+    tmp_path: Path, sink: RecordingSink
+) -> None:
     engine = load(make_paced_directory(tmp_path / "engine", 0.001), sink, {"tokens_per_second": "0"})
     engine.submit(Submit(1, input_ids=[1, 2], max_tokens=1000))
     engine.submit(Submit(2, input_ids=[3], max_tokens=1000))
-    assert {sink.ends.get(timeout=300)[0], sink.ends.get(timeout=300)[0]} == {1, 2}
+    assert [sink.wait(1)[0], sink.wait(2)[0]] == [[1, 2] * 500, [3] * 1000]
     engine.close()
-    assert sink.of(1) == [1, 2] * 500
-    assert sink.of(2) == [3] * 1000
 
 
-def test_streams_advance_together(engine: PacedEngine, sink: Collector) -> None:
-    for request_id in range(10):
-        engine.submit(Submit(request_id, input_ids=[request_id], max_tokens=20))
-    for _ in range(10):
-        assert sink.ends.get(timeout=300)[1] == "length"
-    assert all(sink.of(request_id) == [request_id] * 20 for request_id in range(10))
-    assert sum(map(len, sink.steps)) == 200
-
-
-def test_nothing_comes_after_a_cancelled_end(engine: PacedEngine, sink: Collector) -> None:
+def test_nothing_comes_after_a_cancelled_end(engine: PacedEngine, sink: RecordingSink) -> None:
+    """The sink refuses tokens after the end."""
     engine.submit(Submit(1, input_ids=[1], max_tokens=100_000))
     engine.submit(Submit(2, input_ids=[2], max_tokens=50))
     engine.cancel(1)
     engine.cancel(1)
-    assert sink.ends.get(timeout=300) == (1, "cancelled")
-    seen = len(sink.of(1))
-    assert sink.ends.get(timeout=300) == (2, "length")
-    assert len(sink.of(1)) == seen
+    assert (sink.end_of(1), sink.wait(2)) == ("cancelled", ([2] * 50, "length"))
+    assert sink.ends == [1, 2]
     assert engine.statistics().active == 0
 
 
-def test_closing_ends_its_thread(tmp_path: Path, sink: Collector) -> None:
+def test_closing_ends_its_thread(tmp_path: Path, sink: RecordingSink) -> None:
     before = set(threading.enumerate())
     engine = load(make_paced_directory(tmp_path / "engine", 10), sink, {})
     engine.submit(Submit(1, input_ids=[1], max_tokens=100_000))
@@ -117,7 +74,7 @@ def test_closing_ends_its_thread(tmp_path: Path, sink: Collector) -> None:
     assert not thread.is_alive()
 
 
-def test_what_its_directory_lacks_is_told(tmp_path: Path, sink: Collector) -> None:
+def test_what_its_directory_lacks_is_told(tmp_path: Path, sink: RecordingSink) -> None:
     engine_dir = make_paced_directory(tmp_path / "engine", 10)
     (engine_dir / "config.json").write_text("{}")
     with pytest.raises(EngineStartFailed, match="vocab_size"), start_errors("paced"):
@@ -151,7 +108,9 @@ def test_faults_come_every_so_many_requests() -> None:
 
 
 @pytest.mark.parametrize(("written", "option"), [(-1, None), ({"a": 1}, None), (100, "fast")])
-def test_a_wrong_rate_is_named(tmp_path: Path, sink: Collector, written: object, option: str | None) -> None:
+def test_a_wrong_rate_is_named(
+    tmp_path: Path, sink: RecordingSink, written: object, option: str | None
+) -> None:
     folder = make_paced_directory(tmp_path / "engine", written)
     with pytest.raises(InvalidSetting, match="E1006 InvalidSetting: tokens_per_second"):
         load(folder, sink, {} if option is None else {"tokens_per_second": option})

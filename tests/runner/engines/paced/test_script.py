@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import textwrap
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from runner.engines.paced.adapter import SCRIPT_VARIABLE, PacedEngine, load
 from runner.engines.paced.script import ONLY_REQUESTS, Script
 from runner.engines.protocol.messages import ALL_GUIDE_TYPES, FinishReason, Submit
 from tests.docs.blocks import blocks_of
-from tests.runner.engines.paced.test_adapter import Collector
+from tests.runner.engines.recording_sink import RecordingSink
 from tests.runner.scripted_engine import HERMES, hermes_call, make_scripted_model, write_script
 
 PAGE = SOURCE_ROOT / "docs" / "rehearse.md"
@@ -29,20 +30,20 @@ CALL = hermes_call("get_weather", city="Paris")
 @dataclass
 class Scripted:
     engine: PacedEngine
-    sink: Collector
+    sink: RecordingSink
     tokenizer: Tokenizer
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def answer(self, prompt: str, **more: Any) -> tuple[list[list[int]], FinishReason]:
         """The steps of an answer, and how it ended."""
-        ids = self.tokenizer.encode(prompt).ids
+        number, ids = next(self.numbers), self.tokenizer.encode(prompt).ids
         given = {"max_tokens": 1000, "end_id": self.end_id, **more}
-        self.engine.submit(Submit(1, input_ids=ids, **given))
-        _, reason = self.sink.ends.get(timeout=300)
-        return [new for step in self.sink.steps for _, new in step], reason
+        self.engine.submit(Submit(number, input_ids=ids, **given))
+        _, reason = self.sink.wait(number)
+        return [new for step in self.sink.steps for its_number, new in step if its_number == number], reason
 
     def text(self, prompt: str, **more: Any) -> str:
         steps, _ = self.answer(prompt, **more)
-        self.sink.steps.clear()
         ids = [token for step in steps for token in step]
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text
@@ -65,7 +66,7 @@ def start(folder: Path, value: str, monkeypatch: pytest.MonkeyPatch) -> Scripted
     monkeypatch.setenv(SCRIPT_VARIABLE, value)
     directory = folder / "model" / "engine"
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    return Scripted(load(directory, sink := Collector(), {}), sink, tokenizer)
+    return Scripted(load(directory, sink := RecordingSink(), {}), sink, tokenizer)
 
 
 @pytest.fixture
@@ -134,7 +135,6 @@ def test_an_answer_ends_like_a_models(
 
 def test_an_empty_answer_is_the_end_alone(scripted: Scripted) -> None:
     assert scripted.answer("nothing") == ([[scripted.end_id]], "end")
-    scripted.sink.steps.clear()
     assert scripted.answer("nothing", end_id=None) == ([[]], "end")
 
 
@@ -149,7 +149,7 @@ def test_a_cancelled_answer_ends(scripted: Scripted) -> None:
     ids = scripted.tokenizer.encode("slowly").ids
     scripted.engine.submit(Submit(1, input_ids=ids, max_tokens=9))
     scripted.engine.cancel(1)
-    assert scripted.sink.ends.get(timeout=300) == (1, "cancelled")
+    assert scripted.sink.end_of(1) == "cancelled"
 
 
 def test_a_request_has_rules_of_its_own_and_the_last_block_counts(
@@ -219,7 +219,7 @@ def test_guides_are_taken_with_a_script_alone(
 ) -> None:
     assert scripted.engine.ready.guide_types == ALL_GUIDE_TYPES
     monkeypatch.delenv(SCRIPT_VARIABLE)
-    engine = load(folder / "model" / "engine", Collector(), {})
+    engine = load(folder / "model" / "engine", RecordingSink(), {})
     assert engine.ready.guide_types == ()
     engine.close()
 

@@ -17,7 +17,8 @@ from runner.engines.protocol.messages import GUIDE_TYPES, Guide, Sampling, Submi
 from runner.engines.tensorrt_llm import adapter
 from runner.engines.tensorrt_llm.adapter import TensorrtLlmEngine, load
 from runner.engines.tensorrt_llm.requests import coded, executor_request, is_device_lost, sentence
-from tests.runner.engines.tensorrt_llm.bindings import RecordingSink, bindings
+from tests.runner.engines.recording_sink import RecordingSink
+from tests.runner.engines.tensorrt_llm.bindings import bindings
 from tests.runner.paced_engine import make_tokenizer
 from tests.runner.tensorrt_llm_engine import MAX_BATCH_SIZE, write_engine
 
@@ -144,7 +145,7 @@ def test_a_wrong_request_fails_alone(load_engine: Load, request_: Submit, error:
     engine.submit(request_)
     engine.submit(Submit(2, [6], 3, GREEDY))
     assert type(sink.end_of(1)) is error
-    assert "\n" not in str(sink.ends[1])
+    assert "\n" not in str(sink.errors[1])
     assert sink.end_of(2) == "length"
     assert not sink.breaks
 

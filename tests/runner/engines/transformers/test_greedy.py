@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,17 +26,6 @@ MODELS = {
     "no shared key heads": llama(num_key_value_heads=8),
     "sliding window": mistral(sliding_window=24),
 }
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(llama(), tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
-def served(directory: Path) -> Iterator[Served]:
-    with serve(directory) as served:
-        yield served
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from tests.runner.engines.transformers.transformers_models import (
     MAX_SEQUENCE_LENGTH,
     RecordingSink,
     Served,
-    llama,
     prompt,
-    save_model,
     serve,
 )
 
@@ -28,17 +25,6 @@ pytestmark = pytest.mark.engine_env
 
 LONG = MAX_SEQUENCE_LENGTH - 8
 IDLE = Statistics(active=0, queued=0, cache_used=0.0)
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(llama(), tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
-def served(directory: Path) -> Iterator[Served]:
-    with serve(directory) as served:
-        yield served
 
 
 def test_a_cancelled_request_holds_nothing_when_its_end_is_reported(

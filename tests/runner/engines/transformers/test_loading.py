@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,6 @@ from tests.runner.engines.transformers.transformers_models import (
     MAX_SEQUENCE_LENGTH,
     VOCAB_SIZE,
     RecordingSink,
-    llama,
     prompt,
     save_model,
     serve,
@@ -35,13 +36,8 @@ from tests.runner.engines.transformers.transformers_models import (
 pytestmark = pytest.mark.engine_env
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(llama(), tmp_path_factory.mktemp("llama"))
-
-
 def test_ready_tells_what_the_model_takes(directory: Path) -> None:
-    with serve(directory, max_batch_size="3", dtype="", device="auto") as served:
+    with serve(directory, max_batch_size="3", dtype="", device="auto", tokens_per_second="10") as served:
         assert served.engine.ready == Ready(
             engine_kind="transformers",
             vocab_size=VOCAB_SIZE,
@@ -49,12 +45,6 @@ def test_ready_tells_what_the_model_takes(directory: Path) -> None:
             max_batch_size=3,
             takes_priority=True,
         )
-
-
-def test_options_of_other_engines_are_not_its_business(directory: Path) -> None:
-    with serve(directory, tokens_per_second="10", device="cpu", max_tokens_in_paged_kv_cache="100") as served:
-        # Whole pages of the cache.
-        assert served.engine.ready.max_sequence_length == 128
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", ""])
@@ -82,33 +72,42 @@ def test_a_bad_option_is_named(directory: Path, name: str, value: str) -> None:
     assert (raised.value.facts["name"], raised.value.facts["value"]) == (name, value)
 
 
-def assert_refused(directory: Path, reason: str) -> None:
+def truncate(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def leave_out_a_weight(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+MAMBA = MambaConfig(vocab_size=VOCAB_SIZE, hidden_size=16, num_hidden_layers=1, state_size=4)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (shutil.rmtree, "config.json"),
+        (lambda folder: (folder / "config.json").unlink(), "config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
+        (truncate, "SafetensorError"),
+        (leave_out_a_weight, "model.layers.1.mlp.up_proj.weight"),
+        (partial(save_model, MAMBA), "MambaConfig has no "),
+        (T5Config(vocab_size=VOCAB_SIZE).save_pretrained, "T5Config"),
+    ],
+)
+def test_a_model_that_lacks_something_or_is_no_decoder_is_refused(
+    directory: Path, tmp_path: Path, spoil: Callable[[Path], object], reason: str
+) -> None:
+    copy = Path(shutil.copytree(directory, tmp_path / "copy"))
+    spoil(copy)
     with pytest.raises(EngineStartFailed) as raised, start_errors("transformers"):
-        load(directory, RecordingSink(), {})
+        load(copy, RecordingSink(), {})
     assert raised.value.facts["engine_kind"] == "transformers"
     assert reason in str(raised.value)
-
-
-def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
-    assert_refused(tmp_path, "config.json")
-    assert_refused(tmp_path / "absent", "config.json")
-
-
-def test_a_broken_configuration_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{")
-    assert_refused(tmp_path, "config.json")
-
-
-def test_absent_weights_are_refused(directory: Path, tmp_path: Path) -> None:
-    shutil.copy(directory / "config.json", tmp_path)
-    assert_refused(tmp_path, "model.safetensors")
-
-
-def test_truncated_weights_are_refused(directory: Path, tmp_path: Path) -> None:
-    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    assert_refused(tmp_path, "SafetensorError")
 
 
 def test_a_models_own_code_is_not_run(directory: Path, tmp_path: Path) -> None:
@@ -143,27 +142,9 @@ class _Payload:
         return os.mkdir, (str(self._proof),)
 
 
-def test_a_missing_weight_is_refused_rather_than_made_up(directory: Path, tmp_path: Path) -> None:
-    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
-    weights = load_file(tmp_path / "model.safetensors")
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    assert_refused(tmp_path, "model.layers.1.mlp.up_proj.weight")
-
-
 def test_a_cache_that_does_not_fit_is_refused(directory: Path) -> None:
     with pytest.raises(EngineStartFailed, match="MemoryError"), start_errors("transformers"):
         load(directory, RecordingSink(), {"max_tokens_in_paged_kv_cache": str(10**12)})
-
-
-def test_a_model_that_can_not_be_batched_is_refused(tmp_path: Path) -> None:
-    config = MambaConfig(vocab_size=VOCAB_SIZE, hidden_size=16, num_hidden_layers=1, state_size=4)
-    assert_refused(save_model(config, tmp_path), "MambaConfig has no ")
-
-
-def test_a_model_that_is_no_causal_language_model_is_refused(tmp_path: Path) -> None:
-    T5Config(vocab_size=VOCAB_SIZE).save_pretrained(tmp_path)
-    assert_refused(tmp_path, "T5Config")
 
 
 def test_the_registry_and_the_messages_do_not_import_torch() -> None:

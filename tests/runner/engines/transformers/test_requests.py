@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 pytest.importorskip("torch", reason="runs in the engine environment")
 
-import torch
-
 from runner.engines.protocol.messages import Sampling
-from runner.engines.transformers import batching as transformers_batching
-from tests.runner.engines.transformers.transformers_models import Served, llama, prompt, save_model, serve
+from tests.runner.engines.transformers.transformers_models import BOTH_WAYS, Served, prompt
 
-pytestmark = pytest.mark.engine_env
+pytestmark = [pytest.mark.engine_env, BOTH_WAYS]
 
 PROMPT = prompt(12, seed=9)
-
-
-@pytest.fixture(scope="module", params=["in the step", "after it, as on a GPU"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Tokens are chosen where the library does it, or after its step."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param != "in the step":
-            patch.setattr(transformers_batching, "needs_chosen_after", lambda model: True)
-        with serve(save_model(llama(), tmp_path_factory.mktemp("llama"))) as served:
-            yield served
 
 
 @pytest.mark.parametrize(
@@ -54,24 +39,6 @@ def test_tokens_of_the_prompt_that_were_computed_before_are_told_once(served: Se
         served.sink.wait(request_id)
         hits.append([count for its_id, count in served.sink.cache_hits if its_id == request_id])
     assert hits == [[0], [96]]
-
-
-def test_other_seeds_and_no_seed_give_other_outputs(served: Served) -> None:
-    samplings = [Sampling(seed=0), Sampling(seed=1), Sampling(), Sampling()]
-    together = [served.submit(PROMPT, 30, sampling) for sampling in samplings]
-    assert len({tuple(served.sink.wait(request_id)[0]) for request_id in together}) == len(samplings)
-
-
-def test_first_tokens_follow_the_models_distribution(served: Served) -> None:
-    probabilities = served.scores(PROMPT).softmax(-1).double()
-    together = [served.submit(PROMPT, 1, Sampling(seed=seed)) for seed in range(600)]
-    tokens = torch.tensor([served.sink.wait(request_id)[0][0] for request_id in together])
-    counts = torch.bincount(tokens, minlength=len(probabilities)).double()
-    often = probabilities * 600 >= 5
-    expected = probabilities[often] * 600
-    statistic = float(((counts[often] - expected) ** 2 / expected).sum())
-    assert len(expected) > 5
-    assert statistic < len(expected) + 4 * (2 * len(expected)) ** 0.5 + 4
 
 
 @pytest.mark.parametrize(
@@ -108,9 +75,6 @@ def test_bad_words_are_those_of_generate(served: Served) -> None:
     tokens, _ = served.answer(PROMPT, 30, bad_words=bad_words)
     assert tokens == served.generate(PROMPT, 30, bad_words_ids=bad_words)
     assert whole[0] not in tokens
-
-
-def test_bad_words_hold_for_sampled_tokens(served: Served) -> None:
     bad_words = [[token] for token in range(0, 300, 2)]
     tokens, _ = served.answer(PROMPT, 60, Sampling(temperature=5.0, seed=1), bad_words=bad_words)
     assert all(token % 2 for token in tokens)
@@ -125,16 +89,6 @@ def test_min_tokens_come_before_the_end_id(served: Served) -> None:
     assert (reason == "end") == (tokens[-1] == end_id)
 
 
-def test_min_tokens_come_before_a_stop_word(served: Served) -> None:
-    whole = served.generate(PROMPT, 30)
-    stop_words = [[whole[3]], whole[5:7]]
-    tokens, _ = served.answer(PROMPT, 20, stop_words=stop_words, min_tokens=20)
-    assert len(tokens) == 20
-    for word in stop_words:
-        ends = [tokens[: end + 1][-len(word) :] == word for end in range(len(tokens))]
-        assert not any(ends)
-
-
 @pytest.mark.parametrize(("start", "end"), [(6, 7), (5, 9), (0, 1), (0, 4)])
 def test_a_stop_word_ends_the_output_and_is_part_of_it(served: Served, start: int, end: int) -> None:
     whole = served.generate(PROMPT, 30)
@@ -144,29 +98,36 @@ def test_a_stop_word_ends_the_output_and_is_part_of_it(served: Served, start: in
     assert answer == (whole[:first], "stop")
 
 
-def test_a_stop_word_that_begins_in_the_prompt_does_not_count(served: Served) -> None:
-    whole = served.generate(PROMPT, 10)
-    answer = served.answer(PROMPT, 10, stop_words=[[PROMPT[-1], whole[0]]])
-    assert answer == (whole, "length")
+@pytest.mark.parametrize("sampling", [Sampling(top_k=1), Sampling(seed=3, temperature=2.0)])
+def test_each_tokens_log_probability_is_the_models_own(served: Served, sampling: Sampling) -> None:
+    ids = prompt(12)
+    request = served.submit(ids, 6, sampling, wants_log_probs=True, num_top_log_probs=3)
+    tokens, _ = served.sink.wait(request)
+    log_probs = served.sink.token_log_probs[request]
+    assert len(log_probs) == len(tokens) == 6
+    for index, (token, told) in enumerate(zip(tokens, log_probs, strict=True)):
+        expected = served.scores([*ids, *tokens[:index]]).log_softmax(-1)
+        assert told.value == pytest.approx(float(expected[token]), abs=1e-3)
+        values, likeliest = expected.topk(3)
+        assert [token for token, _ in told.top] == likeliest.tolist()
+        assert [value for _, value in told.top] == pytest.approx(values.tolist(), abs=1e-3)
 
 
-def test_a_stop_word_that_ends_with_the_last_token_is_the_reason(served: Served) -> None:
-    whole = served.generate(PROMPT, 10)
-    assert served.answer(PROMPT, 10, stop_words=[whole[8:10]]) in [(whole, "stop")]
+def test_who_does_not_ask_is_told_none_and_beside_others_each_gets_its_own(served: Served) -> None:
+    asking = [served.submit(prompt(9, seed), 5, wants_log_probs=True) for seed in range(3)]
+    silent = served.submit(prompt(9), 5)
+    for request in [*asking, silent]:
+        served.sink.wait(request)
+    assert [len(served.sink.token_log_probs[request]) for request in asking] == [5, 5, 5]
+    assert silent not in served.sink.token_log_probs
 
 
-def test_stop_words_end_their_own_request_alone(served: Served) -> None:
-    prompts = [prompt(10, seed=seed) for seed in range(4)]
-    whole = [served.generate(ids, 30) for ids in prompts]
-    stopping = [
-        served.submit(ids, 30, stop_words=[tokens[9:11]]) for ids, tokens in zip(prompts, whole, strict=True)
-    ]
-    going_on = [served.submit(ids, 30) for ids in prompts]
-    assert [served.sink.wait(request_id) for request_id in going_on] == [
-        (tokens, "length") for tokens in whole
-    ]
-    for request_id, tokens in zip(stopping, whole, strict=True):
-        output, reason = served.sink.wait(request_id)
-        assert reason == "stop"
-        assert output == tokens[: len(output)]
-        assert output[-2:] == tokens[9:11]
+def test_a_bias_bars_a_token_or_forces_it_and_leaves_log_probabilities_alone(served: Served) -> None:
+    ids = prompt(12)
+    (first,) = served.answer(ids, 1)[0]
+    barred, _ = served.answer(ids, 1, Sampling(top_k=1, logit_bias={first: -100.0}))
+    assert barred != [first]
+    request = served.submit(ids, 4, Sampling(top_k=1, logit_bias={7: 100.0}), wants_log_probs=True)
+    assert served.sink.wait(request)[0] == [7, 7, 7, 7]
+    expected = float(served.scores(ids).log_softmax(-1)[7])
+    assert served.sink.token_log_probs[request][0].value == pytest.approx(expected, abs=1e-3)

@@ -154,6 +154,12 @@ def test_what_leaves_one_token_takes_the_most_probable(sampling: dict[str, float
     assert set(draw_many(scores, 500, **sampling)) == {1}
 
 
+def test_min_p_leaves_out_what_is_less_likely_than_its_share_of_the_likeliest() -> None:
+    scores = torch.log(torch.tensor([0.5, 0.26, 0.24, 0.0001]))
+    drawn = [set(draw_many(scores, 500, min_p=min_p)) for min_p in (0.0, 0.5, 1.0)]
+    assert drawn == [{0, 1, 2}, {0, 1}, {0}]
+
+
 def test_a_draw_does_not_depend_on_the_other_rows() -> None:
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(12, 3000, generator=generator)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, PreTrainedModel
 
-from runner.engines.protocol.messages import FinishReason, Sampling, Submit, TokenLogProb
+from runner.engines.protocol.messages import FinishReason, Sampling, Submit
 from runner.engines.transformers.adapter import TransformersEngine, load
+from tests.runner.engines.recording_sink import RecordingSink
 
 VOCAB_SIZE = 300
 MAX_SEQUENCE_LENGTH = 1024
-WAIT_S = 300.0
 GREEDY = Sampling(temperature=0.0)
+BOTH_WAYS = pytest.mark.parametrize(
+    "served", ["in the step", "after it, as on a GPU"], indirect=True, scope="module"
+)
 
 _SHAPE = {
     "vocab_size": VOCAB_SIZE,
@@ -49,76 +52,6 @@ def save_model(config: PretrainedConfig, directory: Path, **generation: Any) -> 
         setattr(model.generation_config, name, value)
     model.save_pretrained(directory)
     return directory
-
-
-class RecordingSink:
-    """Keeps what the engine reports; ``wait`` blocks until a request has ended."""
-
-    def __init__(self) -> None:
-        self.steps: list[list[tuple[int, list[int]]]] = []
-        self.outputs: dict[int, list[int]] = {}
-        self.token_log_probs: dict[int, list[TokenLogProb]] = {}
-        self.reasons: dict[int, FinishReason] = {}
-        self.embeddings: dict[int, bytes] = {}
-        self.errors: dict[int, Exception] = {}
-        self.ends: list[int] = []
-        self.breaks: list[Exception] = []
-        self.cache_hits: list[tuple[int, int]] = []
-        self.changed = threading.Condition()
-
-    def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
-        with self.changed:
-            self.steps.append(list(new))
-            for request_id, tokens in self.steps[-1]:
-                assert request_id not in self.ends, "tokens after the end"
-                self.outputs.setdefault(request_id, []).extend(tokens)
-            self.changed.notify_all()
-
-    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
-        with self.changed:
-            for request_id, log_probs in new:
-                self.token_log_probs.setdefault(request_id, []).extend(log_probs)
-
-    def cached(self, new: Iterable[tuple[int, int]]) -> None:
-        self.cache_hits += new
-
-    def finished(
-        self,
-        request_id: int,
-        reason: FinishReason,
-        sequences: list[list[int]] | None = None,
-        embedding: bytes | None = None,
-    ) -> None:
-        with self.changed:
-            self.reasons[request_id] = reason
-            if embedding is not None:
-                self.embeddings[request_id] = embedding
-            self.ends.append(request_id)
-            self.changed.notify_all()
-
-    def failed(self, request_id: int, error: Exception) -> None:
-        with self.changed:
-            self.errors[request_id] = error
-            self.ends.append(request_id)
-            self.changed.notify_all()
-
-    def broken(self, error: Exception) -> None:
-        with self.changed:
-            self.breaks.append(error)
-            self.changed.notify_all()
-
-    def wait_for(self, condition: Any) -> None:
-        with self.changed:
-            assert self.changed.wait_for(condition, WAIT_S), "nothing came of it"
-
-    def wait(self, request_id: int) -> tuple[list[int], FinishReason]:
-        self.wait_for(lambda: request_id in self.ends)
-        if request_id in self.errors:
-            raise self.errors[request_id]
-        return self.outputs.get(request_id, []), self.reasons[request_id]
-
-    def wait_for_tokens(self, request_id: int, count: int = 1) -> None:
-        self.wait_for(lambda: len(self.outputs.get(request_id, [])) >= count or request_id in self.ends)
 
 
 class Served:
