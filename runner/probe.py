@@ -28,7 +28,7 @@ QUESTIONS = {
 
 
 def status(port: int | str) -> str:
-    """Cog's status, or NO_ANSWER."""
+    """Return Cog's status, or NO_ANSWER."""
     # NOTE: as text, so that looking it up fails for one that Cog's server does not start with either.
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)  # type: ignore[arg-type]
     try:

@@ -1,4 +1,4 @@
-"""What a runner holds while it serves: its model, its processes, its metrics. Opened in setup."""
+"""A serving runner: its model, its processes, its metrics. Opened in setup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TEST_TOKENS = 3
 
 
 class Service:
-    """Use ``open`` and ``close``; between them ``generate`` is ready."""
+    """The service: between ``open`` and ``close``, ``generate`` is ready."""
 
     engine: Engine
     model: ModelFacts
@@ -43,7 +43,7 @@ class Service:
         self._progress = progress
         self._exits = AsyncExitStack()
         self.unrecoverable = asyncio.Event()
-        """Set when failures were too many: the process has to end with an error."""
+        """Event, set when failures were too many: the process has to end with an error."""
         self._is_closed = False
         self.is_stopping = False
         self.stack = EngineStack(
@@ -70,7 +70,7 @@ class Service:
             arrived = Arrived(facts.end_ids, facts.pad_id, facts.max_prompt_bytes, facts.max_input_length)
             await self.stack.arrive(arrived)
             await self._test()
-            # Only now: the test does not count as a request.
+            # Set only now: the test does not count as a request.
             self.meter = Meter("cog", metrics_dir(self._settings.triton_http_port))
             self._exits.callback(self.meter.close)
             model = self.engine.manifest.model_id or self.engine.manifest.engine_kind
@@ -99,8 +99,8 @@ class Service:
         arrived_s: float | None = None,
         request_id: str = "",
     ) -> Generation:
-        """``measures_phases``: the engine server returns its times of the request, too. ``arrived_s``: when
-        the request arrived, by ``perf_counter``; None: now. ``request_id``: for logs and traces.
+        """Make a generation. ``measures_phases``: with the engine server's times. ``arrived_s``: when the
+        request arrived, by ``perf_counter``; None: now. ``request_id``: for logs and traces.
         """
         request = request.with_priority(self._settings.min_priority)
         trace = self._tracing.begin(request.traced(), response_id=request_id) if self._tracing else None

@@ -124,7 +124,7 @@ def requirements(name: str) -> Path:
 
 
 def origin(folder: Path) -> dict[str, str]:
-    """Return what the stamp of an environment must say so that it can be updated in place."""
+    """Return the entries of a stamp that allow an environment to be updated in place."""
     return {"folder": str(folder), "python": machine.PYTHON}
 
 
@@ -139,7 +139,7 @@ def stamp_file(folder: Path) -> Path:
 
 
 def read_stamp(folder: Path) -> dict[str, str]:
-    """Return what the folder was made from; nothing if it was not finished."""
+    """Return the folder's stamp; empty if it was not finished."""
     try:
         return dict(json.loads(stamp_file(folder).read_text()))
     except (OSError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""What this machine must provide before anything can be installed. Standard library only."""
+"""Requirements that this machine must meet before anything can be installed. Standard library only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OLDEST_GLIBC = (2, 35)  # the wheel of nvidia-pytriton, which brings Triton, is 
 
 
 def missing() -> list[MissingRequirement]:
-    """Return what the system and the running Python lack; nothing if they can be used."""
+    """Return the requirements that the system and the running Python do not meet."""
     system, machine = platform.system(), platform.machine()
     library, version = platform.libc_ver()
     glibc = tuple(map(int, re.findall(r"\d+", version)[:2])) if library == "glibc" else ()
@@ -41,7 +41,7 @@ def missing() -> list[MissingRequirement]:
 
 
 def has_python_library() -> bool:
-    """Return whether this Python has a shared libpython, which the stub of Triton's Python backend loads."""
+    """Tell whether this Python has a shared libpython, which the stub of Triton's Python backend loads."""
     library = f"libpython{PYTHON_VERSION}.so.1.0"
     folder, multiarch = (sysconfig.get_config_var(name) or "" for name in ("LIBDIR", "MULTIARCH"))
     folders = [folder, f"{folder}/{multiarch}", sysconfig.get_config_var("LIBPL") or ""]

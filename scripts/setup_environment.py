@@ -128,7 +128,7 @@ def set_up_model() -> None:
         environment.stamp_file(folder).write_text(json.dumps(stamp))
 
 
-# By the argument. Most of the clients is never imported, so not compiled.
+# Sets by argument. Most of the clients is never imported, so not compiled.
 SET_UPS: dict[str, Callable[[], None]] = {
     "": set_up_checkout,
     "serving": partial(set_up_checkout, tests=False),

@@ -38,15 +38,15 @@ _HELD, _TURN = "there is no room", "it is not its turn"
 Refusal = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers and body."""
 Refuse = Callable[[CodedError, str], Refusal | None]
-"""Words the answer to a request for a path that does not reach the application; None: it gets none."""
+"""Function that words the answer to a refused request for a path; None: the client gets none."""
 
 
 class _Parser(HttpRequestParser):
-    """NOTE: httptools reads no body after an offer to upgrade the connection, and nothing after that."""
+    """A parser. NOTE: httptools reads nothing after the head of a request that offers an upgrade."""
 
     def __init__(self, protocol: HTTPConnection) -> None:
         super().__init__(protocol)
-        # Of a client that sends more after ``connection: close``, its first request is answered.
+        # If a client sends more after ``connection: close``, its first request is answered.
         self.set_dangerous_leniencies(lenient_data_after_close=True)
         self._protocol = protocol
 
@@ -169,7 +169,7 @@ class HTTPConnection(asyncio.Protocol):
         self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """NOTE: trailers come here too; nothing reads them."""
+        """Add a header. NOTE: trailers come here too; nothing reads them."""
         self._num_small += 1
         if not self._is_in_head:
             return
@@ -206,7 +206,7 @@ class HTTPConnection(asyncio.Protocol):
             "root_path": "",
             "headers": self._headers,
             "method": method.decode(),
-            # Without doubled slashes and one at the end, which come from base URLs.
+            # Remove doubled slashes and one at the end, which come from base URLs.
             "path": _SLASHES.sub("/", target.path).rstrip("/") or "/",
             "raw_path": target.raw_path,
             "query_string": target.query,
@@ -325,7 +325,7 @@ class HTTPConnection(asyncio.Protocol):
             self.registry.release(self)
 
     def _limit_read(self, num_bytes: int) -> None:
-        """NOTE: asyncio's own limit of one read, 256 KiB, may hold ten thousand chunks."""
+        """Limit the next read: asyncio's limit, 256 KiB, may hold ten thousand chunks."""
         self._read_bytes = self.transport.max_size = num_bytes  # type: ignore[attr-defined]
 
     def _can_answer(self) -> bool:

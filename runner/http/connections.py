@@ -35,7 +35,7 @@ class Limits:
     max_body_bytes: int
     receive_timeout_s: float
     idle_timeout_s: float = 75.0
-    """Longer than clients and proxies keep an idle connection, so that none sends on one that we close."""
+    """Time of an idle connection: longer than clients and proxies keep one, so none uses one we close."""
 
 
 class Connection(Protocol):
@@ -63,7 +63,7 @@ class Connection(Protocol):
 
 @dataclass
 class _Arrival:
-    """When a request began to arrive, and for how long its connection was not read."""
+    """Time when a request began to arrive, and for which its connection was not read."""
 
     began_s: float
     held_since_s: float | None = None
@@ -83,13 +83,13 @@ class Connections:
         self._buffered_bytes = 0
         self._all: set[Connection] = set()
         self._idle: dict[Connection, float] = {}
-        """Idle connections with the time since when, the oldest first."""
+        """Idle connections with the times since they are idle, the oldest first."""
         self._unread: set[Connection] = set()
         """Connections that have not begun a request yet."""
         self._arriving: dict[Connection, _Arrival] = {}
         self._held: dict[Connection, None] = {}
         self._favoured: Connection | None = None
-        """The one that is read although there is no room, so that one request always goes on."""
+        """Connection that is read although there is no room, so that one request always goes on."""
 
     def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._all))
@@ -174,7 +174,7 @@ class Connections:
             self._resume_first()
 
     def tick(self) -> None:
-        """Call every tenth of a second."""
+        """Enforce the time limits. Called every tenth of a second."""
         now_s = time.monotonic()
         timeout_s = self.limits.receive_timeout_s
         for connection, arrival in list(self._arriving.items()):

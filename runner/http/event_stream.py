@@ -1,4 +1,4 @@
-"""Server-sent events out of the bytes of an answer, in whatever pieces they arrive."""
+"""Parser of server-sent events, whose bytes may arrive in any pieces."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class EventParser:
         """Beginning of an event that has not arrived completely."""
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
-        """Return the events that this piece completes, without the comments that keep connections open."""
+        """Take a piece. Return the events that it completes, without keep-alive comments."""
         *blocks, self.rest = (self.rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
         return [_event(block) for block in blocks if block.startswith(b"data:") or b"\ndata:" in block]
 

@@ -1,4 +1,4 @@
-"""One request and its answer: ASGI's functions, and what our own answers use past them."""
+"""One request and its answer: ASGI's functions, and faster ones for our own answers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Exchange:
         self.on_disconnect: Callable[[], None] | None = None
 
     async def run(self, application: ASGIApp) -> None:
-        """Answer, once. Logs what the application raises."""
+        """Answer, once. Log errors of the application."""
         scope, self._scope = self._scope, None
         if scope is None:
             return

@@ -6,7 +6,7 @@ import asyncio
 
 
 class FlowControl:
-    """The connection is read unless something pauses it; each reason is resumed by itself."""
+    """A connection that is read unless something pauses it; each reason ends by itself."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport

@@ -1,6 +1,6 @@
 """Rules of RFC 9110 and RFC 9112 for requests: the API server and the front of Triton follow them alike.
 
-httptools refuses what is malformed. Here is what it lets through, and what its refusals mean.
+httptools refuses malformed requests. These rules add what it lets through, and what its refusals mean.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SEARCHED_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Target:
-    """Where a request goes."""
+    """Target of a request."""
 
     path: str
     raw_path: bytes
@@ -42,7 +42,7 @@ class Target:
 
 
 def split_target(method: bytes, target: bytes) -> Target:
-    """Raise E1610 for a target that is neither a path nor a URL, nor the ``*`` of OPTIONS."""
+    """Split the target. Raises E1610 if it is neither a path nor a URL, nor the ``*`` of OPTIONS."""
     if target == b"*" and method == b"OPTIONS":
         return Target("*", b"*", b"", None)
     authority = None
@@ -58,7 +58,7 @@ def split_target(method: bytes, target: bytes) -> Target:
 
 
 def check_head(version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Check the RULED_HEADERS, whose names are in lower case. Return whether the client waits for a 100.
+    """Check the RULED_HEADERS, with lower-case names. Return True if the client waits for a 100.
 
     Raises E1610 and E1615.
     """
@@ -103,7 +103,7 @@ def refusal_of(error: HttpParserError, data: bytes) -> CodedError:
 
 
 def extra_headers(error: CodedError) -> list[tuple[bytes, bytes]]:
-    """Headers that the answer to a refused request has because of its status."""
+    """Return headers that the answer to a refused request has because of its status."""
     return [(b"accept-encoding", b"identity")] if error.facts.get("status") == 415 else []
 
 

@@ -13,7 +13,7 @@ from runner.supervision.client_sockets import hold_bursts
 
 _TICK_S = 0.1
 _ACCEPTED_AT_ONCE = 64
-"""Connections, before other clients have their turn."""
+"""Number of connections that are accepted before other clients have their turn."""
 OTHER_FILES = 640
 """Number of files that are not open connections: the process's own, and those of connections that were
 accepted or closed in the last few steps of the event loop, of which each accepts ``_ACCEPTED_AT_ONCE``."""
@@ -22,7 +22,7 @@ _STEPS_TO_READ = 5
 
 
 class HTTPServer:
-    """Answers the requests of all clients of some sockets by an application."""
+    """A server that answers requests on some sockets by an application."""
 
     def __init__(self, application: ASGIApp, limits: Limits, refuse: Refuse) -> None:
         self.connections = Connections(limits)
@@ -50,7 +50,7 @@ class HTTPServer:
                 await asyncio.wait_for(stopped.wait(), _TICK_S)
 
     async def _accept(self, listener: socket.socket, stopped: asyncio.Event) -> None:
-        """Accept what waits there: its process may have ended, or hang."""
+        """Accept connections that wait for another process, which may have ended or hang."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):  # BlockingIOError: no more.
             for _ in range(_ACCEPTED_AT_ONCE):
@@ -60,7 +60,7 @@ class HTTPServer:
                 await loop.connect_accepted_socket(self.connection, accepted)
 
     async def shut_down(self, timeout_s: float) -> None:
-        """Accept no more connections, answer what was received, and cancel what takes longer."""
+        """Accept no more connections, answer received requests, and cancel those that take longer."""
         for server in self._servers:
             server.close()
         for _ in range(_STEPS_TO_READ):

@@ -23,7 +23,7 @@ _TRITON_UP = "cog_triton_triton_up", "Whether Triton's metrics port answered jus
 
 
 def exposition(folder: Path, triton_metrics_url: str | None = None) -> str:
-    """``folder`` has the processes' files. If Triton does not answer, its part is missing."""
+    """Return the text, from processes' files in ``folder``, without Triton's part if it does not answer."""
     families = _families(read_folder(folder))
     rest: list[str] = []
     if triton_metrics_url is not None:
@@ -31,14 +31,14 @@ def exposition(folder: Path, triton_metrics_url: str | None = None) -> str:
         family = Family(*_TRITON_UP, "gauge")
         family.add_sample(family.name, {}, int(triton is not None))
         families.append(family)
-        # NOTE: unparsed, as prometheus_client would add _total to the names of Triton's counters.
+        # NOTE: keep the text, because prometheus_client would add _total to the names of Triton's counters.
         ours = {sample.name for family in families for sample in family.samples}
         rest = [line for line in (triton or "").splitlines(keepends=True) if _metric_name(line) not in ours]
     return generate_latest(_Families(families)).decode() + "".join(rest)
 
 
 def _metric_name(line: str) -> str:
-    """Of a sample, or of a line of help or type."""
+    """Return the metric's name in a sample, or in a line of help or type."""
     return line.removeprefix("# HELP ").removeprefix("# TYPE ").partition(" ")[0].partition("{")[0]
 
 
@@ -51,7 +51,7 @@ class _Families(Collector):
 
 
 def _families(readings: Iterable[Reading]) -> list[Family]:
-    """The runner's, and the engine server's if it has counted."""
+    """Return the metrics of the runner, and of the engine server if it has counted."""
     families: dict[str, Family] = {}
     for metric in (*METRICS, *ENGINE_METRICS):
         new = Family(metric.name.removesuffix("_total"), metric.meaning, metric.kind)

@@ -1,4 +1,4 @@
-"""What is logged: lines of text or, with LOG_FORMAT=json, a JSON object a line with the id of its request.
+"""The log: lines of text or, with LOG_FORMAT=json, a JSON object a line with the id of its request.
 
 No line of ours has a prompt or an output in it. Needs nothing but the standard library: the engine server, in
 the engine environment's Python, logs by it too.
@@ -20,14 +20,14 @@ LOGGER = "cog_triton.runner"
 _DOCUMENT = '{"timestamp": '
 _TEXT_FORMAT = "%(levelname)s %(name)s: %(message)s"
 _CHILDREN = ("triton: ", "engine_server: ", "openai: ")
-"""What lines of the runner's children begin with."""
+"""Beginnings of lines of the runner's children."""
 _TRITON_LINE = re.compile(r"([IWEF])\d{4} [\d:.]+ \d+ ([\w.]+:\d+)\] (.*)", re.DOTALL)
 _TRITON_LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "critical"}
 _CODE = re.compile(r"\b(E[12]\d{3}) \w+: ")
 
 
 def document(level: str, logger: str, message: str, **fields: object) -> str:
-    """One line of JSON. A code that the message tells is a field as well."""
+    """Return one line of JSON. A code in the message is a field as well."""
     if (code := _CODE.search(message)) is not None:
         fields = {"code": code[1], **fields}
     now = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -35,7 +35,7 @@ def document(level: str, logger: str, message: str, **fields: object) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as ``document``; ``extra={"fields": {...}}`` are further fields."""
+    """A formatter by ``document``; ``extra={"fields": {...}}`` are further fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = dict(getattr(record, "fields", {}))
@@ -45,9 +45,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(log_format: str | None = None) -> None:
-    """For a process whose standard error is the log: the slot's, the engine server's, the API server's.
+    """Set up a process whose standard error is the log: the slot's, the engine server's, the API server's.
 
-    ``log_format``: else what the environment says.
+    ``log_format``: by default the environment's.
     """
     handler = logging.StreamHandler(sys.stderr)
     is_json = (log_format or os.environ.get(VARIABLE)) == JSON
@@ -56,17 +56,17 @@ def set_up_logging(log_format: str | None = None) -> None:
 
 
 def log_text(line: str) -> None:
-    """A line for the operator, as it is."""
+    """Log a line for the operator, as it is."""
     print(line, file=sys.stderr, flush=True)
 
 
 def log_in(log_format: str | None) -> Callable[[str], None]:
-    """What logs a line for the operator in this LOG_FORMAT."""
+    """Return a function that logs a line for the operator in this LOG_FORMAT."""
     return (lambda line: log_text(as_json(line))) if log_format == JSON else log_text
 
 
 def as_json(line: str) -> str:
-    """A line of ours or, after a child's name, of it or what is below it, which may be JSON already."""
+    """Return a line of this process or of a child, whose name it begins with, as JSON if it is not yet."""
     child = next((each for each in _CHILDREN if line.startswith(each)), None)
     if child is None and line.startswith(_DOCUMENT):
         return line
@@ -83,14 +83,14 @@ def as_json(line: str) -> str:
 
 @dataclass(frozen=True)
 class GenerationSummary:
-    """How one generation ended. Times are in seconds."""
+    """The end of one generation. Times are in seconds."""
 
     request_id: str
     trace_id: str
     finish_reason: str | None
-    """None: it failed or was cancelled."""
+    """Finish reason; None: the generation failed or was cancelled."""
     error: str
-    """Its code, else the name of its class, but never its sentence, which may quote what a client sent."""
+    """Code of the error, else its class's name. Never its sentence, which may quote the client."""
     input_token_count: int
     cached_token_count: int | None
     output_token_count: int
@@ -104,7 +104,7 @@ class GenerationSummary:
 
 
 def log_generation(api: str, generation: GenerationSummary) -> None:
-    """The line at the end of a request."""
+    """Log the line at the end of a request."""
     is_finished = generation.finish_reason is not None
     fields: dict[str, object] = {
         "request_id": generation.request_id,
@@ -127,7 +127,7 @@ def log_generation(api: str, generation: GenerationSummary) -> None:
 def log_refusal(
     api: str, outcome: str, request_id: str, code: str, duration_s: float, trace_id: str = ""
 ) -> None:
-    """The line of a request that had no generation: it was refused, or its client left too early."""
+    """Log the line of a request without a generation: refused, or its client disconnected early."""
     fields = {"request_id": request_id, "api": api, "outcome": outcome, "duration_s": round(duration_s, 6)}
     _log_end(fields, trace_id=trace_id, code=code)
 
@@ -136,5 +136,5 @@ def _log_end(fields: Mapping[str, object], **if_known: str) -> None:
     outcome = fields["outcome"]
     fields = {**fields, **{name: value for name, value in if_known.items() if value}}
     level = "error" if outcome == "failed" else "info"
-    # NOTE: in a context of its own: in the prediction's, Cog shows it to the client as the prediction's.
+    # NOTE: in a context of its own: Cog shows lines of the prediction's context to the client.
     Context().run(log_text, document(level, "cog_triton.request", f"request {outcome}", **fields))

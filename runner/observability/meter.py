@@ -1,4 +1,4 @@
-"""Counts the metrics in memory that is a file, so that any process can answer ``/metrics``.
+"""Counting of metrics in memory that is a file, so that any process can answer ``/metrics``.
 
 Each process that counts has its own file in the metrics folder: ``<api>-<pid>``, or ``<kind>-engine`` for the
 engine server. It holds a lock on the file as long as it lives. Counting adds to a number in memory. The files
@@ -30,9 +30,9 @@ class Meter:
     """Counts of one process. ``source``: its API, cog or openai, or the engine server's kind of engine."""
 
     def __init__(self, source: str, folder: Path | None = None, name: str = "") -> None:
-        """Without a folder no other process can read it.
+        """Initialize. Without a folder no other process can read the counts.
 
-        ``name``: of the process, by default its id. The next process of a name continues its counts.
+        ``name``: the process's, by default its id. The next process of a name continues its counts.
         """
         self._file: int | None = None
         if folder is not None:
@@ -46,21 +46,21 @@ class Meter:
                     self.set(metric, 0.0, *child)
 
     def add(self, metric: Metric, amount: float = 1, *labels: str) -> None:
-        """To a counter or gauge."""
+        """Add to a counter or gauge."""
         self.cells[PLACES[metric.name, labels] if labels else metric.start] += amount
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:
         self.cells[PLACES[metric.name, labels]] = value
 
     def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
-        """To a histogram."""
+        """Add an observation to a histogram."""
         start = PLACES[metric.name, labels] if labels else metric.start
         bounds, cells = metric.bounds, self.cells
         cells[start + bisect_left(bounds, seconds)] += 1
         cells[start + len(bounds) + 1] += seconds
 
     def observe_all(self, metric: Metric, counts: Sequence[int], sum_s: float) -> None:
-        """To a histogram without labels: observations that were counted by bucket before."""
+        """Add observations to a histogram without labels, already counted by bucket."""
         start = metric.start
         for index, count in enumerate(counts, start):
             if count:
@@ -73,7 +73,7 @@ class Meter:
         self.cells[PLACES[metrics.REQUESTS.name, ("failed", UNEXPECTED)] if place is None else place] += 1
 
     def close(self) -> None:
-        """The counts stay in the file; readers treat the process as ended."""
+        """Leave the counts in the file. Readers treat the process as ended."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -82,12 +82,12 @@ class Meter:
 
 
 class RequestMeter:
-    """Counts one request: ``began``, ``sent``, ``received`` for each batch of tokens, ``ended``."""
+    """Counts of one request: ``began``, ``sent``, ``received`` for each batch of tokens, ``ended``."""
 
     __slots__ = ("_arrived_s", "_counts", "_first_s", "_last_s", "_meter")
 
     def __init__(self, meter: Meter, arrived_s: float | None = None) -> None:
-        """``arrived_s``: when the request arrived, by ``perf_counter``; None: now."""
+        """Initialize. ``arrived_s``: when the request arrived, by ``perf_counter``; None: now."""
         self._meter = meter
         self._arrived_s = time.perf_counter() if arrived_s is None else arrived_s
         self._first_s = self._last_s = 0.0
@@ -102,7 +102,7 @@ class RequestMeter:
         self._meter.observe(metrics.PHASES, tokenize_s, "tokenize")
 
     def received(self, num_tokens: int, now_s: float) -> None:
-        """Tokens arrived together. NOTE: a hot path, once per token of a busy runner."""
+        """Count tokens that arrived together. NOTE: a hot path, once per token of a busy runner."""
         if self._last_s:
             self._counts[bisect_left(_TOKEN_BOUNDS_S, (now_s - self._last_s) / num_tokens)] += num_tokens
         else:
@@ -120,7 +120,7 @@ class RequestMeter:
         detokenize_s: float,
         cached_tokens: int = 0,
     ) -> None:
-        """``is_finished``: the text is complete. Else, without an error's code, its client cancelled it."""
+        """Count the end. ``is_finished``: the text is complete. Else, without a code, it was cancelled."""
         meter = self._meter
         meter.add(metrics.ACTIVE, -1)
         meter.add(metrics.INPUT_TOKENS, input_tokens)
@@ -135,7 +135,7 @@ class RequestMeter:
 
 
 def _own_file(path: Path) -> int:
-    """A new file of zeros, or that of a process that ended, locked as long as this one has it open."""
+    """Return a new file of zeros, or that of an ended process, locked as long as this one has it open."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.posix_fallocate(descriptor, 0, _FILE_BYTES)  # Else a full disk would end this process by SIGBUS.
@@ -144,7 +144,7 @@ def _own_file(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Reading:
-    """Sums over the processes of a source: of those that live, and of all."""
+    """Sums over the processes of a source: the live ones, and all."""
 
     source: str
     alive: list[float]
@@ -152,7 +152,7 @@ class Reading:
 
 
 def read_folder(folder: Path) -> list[Reading]:
-    """Ordered by source. A file that is not complete yet is left out."""
+    """Read the folder, ordered by source. A file that is not complete yet is left out."""
     readings: dict[str, Reading] = {}
     for path in sorted(folder.glob("*-*")):
         with path.open("rb") as file:
@@ -167,7 +167,7 @@ def read_folder(folder: Path) -> list[Reading]:
 
 
 def is_counting(folder: Path) -> bool:
-    """Whether a process that lives counts there."""
+    """Return True if a live process counts there."""
     for path in folder.glob("*-*"):
         with path.open("rb") as file:
             if _is_locked(file.fileno()):

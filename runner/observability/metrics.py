@@ -30,7 +30,7 @@ _TTFT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 
 @dataclass(frozen=True)
 class Metric:
-    """One family. ``children`` are all values of ``labels``; ``bounds`` are the buckets of a histogram."""
+    """A family. ``children`` are all values of ``labels``; ``bounds`` are the buckets of a histogram."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -114,7 +114,7 @@ METRICS = (
     *(REQUESTS, ACTIVE, QUEUE, TIME_TO_FIRST_TOKEN, INTER_TOKEN_LATENCY, DURATION, PHASES),
     *(INPUT_TOKENS, CACHED_TOKENS, OUTPUT_TOKENS, TRITON_RESTARTS),
 )
-"""What the processes of both APIs count, with the further label ``api``."""
+"""Metrics that processes of both APIs count, with the further label ``api``."""
 
 SUBMITTED = Metric("cog_triton_slot_requests_total", "counter", "Requests submitted to the engine")
 ENDED = Metric(
@@ -185,11 +185,11 @@ ENGINE_METRICS = (
     *(SUBMITTED, ENDED, CANCELLED, TOKENS, RESTARTS),
     *(RUNNING, ENGINE_ACTIVE, QUEUED, CACHE_USED, ENGINE_PHASE_TIMES, *_ITERATION_METRICS),
 )
-"""What the engine server counts."""
+"""Metrics that the engine server counts."""
 
 
 def metrics_of(source: str) -> tuple[Metric, ...]:
-    """What a process counts: of an API, or the engine server by the engine's kind."""
+    """Return the metrics of a process: of an API, or the engine server by the engine's kind."""
     if source not in KINDS:
         return METRICS
     has_iterations = supports(source, "iteration_metrics")
@@ -199,13 +199,13 @@ def metrics_of(source: str) -> tuple[Metric, ...]:
 _CHILDREN = [(metric, child) for metric in (*METRICS, *ENGINE_METRICS) for child in metric.children]
 *_STARTS, NUM_CELLS = accumulate((metric.num_cells for metric, _ in _CHILDREN), initial=0)
 PLACES = {(metric.name, child): start for (metric, child), start in zip(_CHILDREN, _STARTS, strict=True)}
-"""(name, label values) -> index of its first number among those of a process."""
+"""Index of a child's first number among those of a process, by name and label values."""
 ITERATION_PLACES = {
     figure: PLACES[name, (value, *_MODEL)]
     for (name, _, _), figures in _ITERATION.items()
     for figure, value in figures.items()
 }
-"""By TensorRT-LLM's name of a figure."""
+"""Places by TensorRT-LLM's name of a figure."""
 
 
 class Sample(NamedTuple):
@@ -217,7 +217,7 @@ class Sample(NamedTuple):
 
 
 def samples(metric: Metric, cells: Sequence[float]) -> Iterator[Sample]:
-    """All of a metric, from the numbers of a process."""
+    """Yield all samples of a metric, from the numbers of a process."""
     for child in metric.children:
         labels = dict(zip(metric.labels, child, strict=True))
         start = PLACES[metric.name, child]

@@ -10,13 +10,13 @@ _ID_LINE = re.compile(rb"\r\nx-request-id:[ \t]*([^\r\n]*?)[ \t]*\r\n", re.IGNOR
 
 
 def request_id_of(given: bytes | None) -> str:
-    """The id for a request whose client sent ``given``. Invalid or missing: a random one."""
+    """Return the id that the client sent, ``given``; a random one if it is invalid or missing."""
     if given is not None and _VALID_ID.fullmatch(given):
         return given.decode()
     return secrets.token_hex(16)
 
 
 def request_id_in(head: bytes) -> str:
-    """The id for a request with this HTTP/1 head."""
+    """Return the id for a request with this HTTP/1 head."""
     line = _ID_LINE.search(head)
     return request_id_of(line[1] if line else None)

@@ -24,7 +24,7 @@ _NS = 1_000_000_000
 
 
 def open_tracing(url: str | None, service_name: str, model: str) -> Tracing | None:
-    """Traces go to the OTLP endpoint ``url``; None: no tracing.
+    """Open tracing to the OTLP endpoint ``url``; None: no tracing.
 
     Cog's worker has a trace provider already, which is then used; elsewhere one is made.
     """
@@ -44,7 +44,7 @@ def open_tracing(url: str | None, service_name: str, model: str) -> Tracing | No
 
 
 def triton_arguments(url: str | None, service_name: str) -> list[str]:
-    """Triton traces requests that bring a context, and no others (rate=0); it speaks OTLP's JSON."""
+    """Return arguments to trace only requests that bring a context (rate=0). Triton speaks OTLP's JSON."""
     if url is None:
         return []
     values = {
@@ -59,7 +59,7 @@ def triton_arguments(url: str | None, service_name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Tracing:
-    """Makes the traces of one process."""
+    """Traces of one process."""
 
     tracer: Tracer
     _model: str
@@ -72,7 +72,10 @@ class Tracing:
         operation: str = _OPERATION,
         model: str = "",
     ) -> RequestTrace:
-        """A generation begins, in the current context. ``model``: as the client was told, if it was."""
+        """Begin a generation's trace, in the current context.
+
+        ``model``: the name that the client knows, if any.
+        """
         model = model or self._model
         attributes = {
             "gen_ai.operation.name": operation,
@@ -86,7 +89,7 @@ class Tracing:
         )
 
     def flush(self) -> None:
-        """Send what is not sent yet; takes as long as the collector does."""
+        """Send the remaining traces; this takes as long as the collector does."""
         from opentelemetry import trace
         from opentelemetry.sdk.trace import TracerProvider
 

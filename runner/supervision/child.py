@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 Log = Callable[[str], None]
-"""Takes a line for the operator."""
+"""Function that takes a line for the operator."""
 
 _EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
 _PR_SET_PDEATHSIG = 1
@@ -20,11 +20,11 @@ _MOST_LINE_BYTES = 1 << 16
 _LOG_LINES = 200
 _SHOWN_LINES = 15
 _LOG_END_S = 1.0
-"""For the rest of the log of a process that has ended: a grandchild may keep the pipe open."""
+"""Limit for reading an ended process's log: a grandchild may keep the pipe open."""
 
 
 def with_parent(parent_pid: int) -> list[str]:
-    """What to put before a command that must not outlive its parent."""
+    """Return the prefix of a command that must not outlive its parent."""
     # -I: the script depends on neither the working folder nor PYTHONPATH.
     return [sys.executable, "-I", str(_EXEC_WITH_PARENT), str(parent_pid)]
 
@@ -51,12 +51,12 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """None while no process runs."""
+        """Process id; None while no process runs."""
         return self._process.pid if self._process is not None and self.returncode is None else None
 
     @property
     def returncode(self) -> int | None:
-        """Of the last process; None while it runs."""
+        """Exit code of the last process; None while it runs."""
         return self._process.transport.get_returncode() if self._process is not None else None
 
     async def launch(
@@ -106,7 +106,7 @@ class Child:
                 os.kill(pid, signal.SIGKILL)
 
     async def end(self, first: signal.Signals, others: Iterable[int]) -> None:
-        """``first``, a grace period, ``kill``; then read the rest of the log."""
+        """Send ``first``, wait for a grace period, ``kill``; then read the rest of the log."""
         if self._process is None:
             return
         if first == signal.SIGKILL:
@@ -128,7 +128,7 @@ class Child:
             self._process.transport.close()
 
     def last_lines(self) -> str:
-        """The end of the log, for an error."""
+        """Return the end of the log, for an error."""
         return " | ".join(list(self.log_tail)[-_SHOWN_LINES:]) or "(none)"
 
     def _take_line(self, line: str) -> None:
@@ -166,7 +166,7 @@ class _Process(asyncio.SubprocessProtocol):
         self.ended.set()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Lines; one that is longer than the limit comes in pieces."""
+        """Log lines. One that is longer than the limit comes in pieces."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _MOST_LINE_BYTES:
             lines.append(self._rest)

@@ -1,9 +1,9 @@
-"""What Linux does for connections of clients: holds bursts, sends at once, cuts the dead and the silent."""
+"""Linux's options for client connections: hold bursts, send at once, close dead or silent ones."""
 
 import socket
 
 _STALL_TIMEOUT_S = 60
-"""How long a client may leave what was sent to it unread."""
+"""Longest time that a client may leave data unread."""
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -12,19 +12,19 @@ _OPTIONS = (
     *((socket.IPPROTO_TCP, option, value) for option, value in _KEEPALIVE),
 )
 _BACKLOG = 4096
-"""Linux takes less where ``net.core.somaxconn`` is less."""
+"""Length of the queue; Linux takes less where ``net.core.somaxconn`` is less."""
 
 
 def hold_bursts(listener: socket.socket) -> None:
-    """Have so many connections wait until they are accepted.
+    """Let ``_BACKLOG`` connections wait until they are accepted.
 
-    NOTE: Linux drops those for which there is no room, and their clients try again after 1, 3 and 7 seconds.
+    NOTE: Linux drops further connections, and their clients try again after 1, 3 and 7 seconds.
     coglet has room for 128.
     """
     listener.listen(_BACKLOG)
 
 
 def set_options(listener: socket.socket) -> None:
-    """Of connections to come, which inherit them from the socket that listens."""
+    """Set options of a listening socket, which its connections inherit."""
     for level, option, value in _OPTIONS:
         listener.setsockopt(level, option, value)

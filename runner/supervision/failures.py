@@ -14,9 +14,9 @@ from runner.observability.logs import JSON, LOGGER, document
 from runner.supervision.child import Log
 
 BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Waits between attempts to start; then the last one each time."""
+"""Waits between attempts to start; the last one repeats."""
 _STABLE_S = 60.0
-"""Time after which a process that was ready did not fail soon."""
+"""Time after which the failure of a process that was ready is not an early one."""
 _LAST_LINES = 30
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
 _LOG_CAUSES = (
@@ -42,17 +42,17 @@ _SIGNAL_CAUSES = {
 
 @dataclass(frozen=True)
 class ProcessFailure:
-    """A process died or hung. ``part``: triton, triton start or engine."""
+    """Death or hang of a process. ``part``: triton, triton start or engine."""
 
     part: str
     reason: str
     log_tail: tuple[str, ...]
     counts: bool = True
-    """Towards the limit: not if clients may have caused it."""
+    """True if it counts towards the limit: not if clients may have caused it."""
 
 
 def oom_kills() -> int:
-    """Number of this container's processes that the kernel killed for memory; 0 where it is not known."""
+    """Return the number of this container's processes that the kernel killed for memory; 0 if unknown."""
     try:
         events = dict(line.split() for line in _CGROUP_EVENTS.read_text().splitlines())
     except (OSError, ValueError):
@@ -61,7 +61,7 @@ def oom_kills() -> int:
 
 
 def likely_cause(failure: ProcessFailure, new_oom_kills: int) -> str:
-    """In words, by the most certain sign."""
+    """Return the cause in words, by the most certain sign."""
     if new_oom_kills:
         return "memory was full: the kernel killed a process of this container"
     if "SIGSTOP" in failure.reason or "did not answer" in failure.reason or "hangs" in failure.reason:
@@ -74,7 +74,7 @@ def likely_cause(failure: ProcessFailure, new_oom_kills: int) -> str:
 
 
 class Backoff:
-    """Waits between attempts to start a process. If it fails soon after it was ready, they go on to grow."""
+    """Waits between attempts to start a process. They go on to grow if it fails soon after it was ready."""
 
     def __init__(self) -> None:
         self._ready_s = time.monotonic()
@@ -84,7 +84,7 @@ class Backoff:
         self._ready_s = time.monotonic()
 
     def failed(self) -> None:
-        """The process was ready, and can't go on."""
+        """Note that the process was ready, and can't go on."""
         is_stable = time.monotonic() - self._ready_s > _STABLE_S
         self._failures = 0 if is_stable else self._failures + 1
 
@@ -94,10 +94,10 @@ class Backoff:
 
 
 class FailureReport:
-    """Makes the log's line of each failure of a runner's processes; as JSON it has all that is known."""
+    """Log lines of failures of a runner's processes; as JSON with all known facts."""
 
     def __init__(self, log_format: str | None, facts: Callable[[], Mapping[str, object]]) -> None:
-        """``facts``: about the runner, never a prompt or a text; asked at each failure."""
+        """Initialize. ``facts`` returns facts of the runner, never a prompt or a text, at each failure."""
         self._is_json = log_format == JSON
         self._facts = facts
         self._oom_kills = oom_kills()
@@ -116,7 +116,7 @@ class FailureReport:
 
 
 class FailureLog:
-    """Logs each failure, and sets ``unrecoverable`` after ``limit`` that count within ``window_s``."""
+    """A log of failures, which sets ``unrecoverable`` after ``limit`` that count within ``window_s``."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Client of the HTTP servers of this machine: health, metrics and Triton's metadata.
+"""Client of this machine's HTTP servers: health, metrics and Triton's metadata.
 
 NOTE: a library's session takes twice the time, and 0.1 s to import. Every process is asked once a second.
 """
@@ -31,7 +31,7 @@ async def answers_ok(url: str) -> bool:
 
 
 async def ask(url: str, body: bytes = b"") -> HTTPAnswer | None:
-    """Return the answer; None without one that ends within 2 s and 1 MiB. A ``body`` is sent with POST."""
+    """Return the answer; None if it exceeds 2 s or 1 MiB, or fails. A ``body`` is sent with POST."""
     try:
         return await asyncio.wait_for(request("POST" if body else "GET", url, body), _TIMEOUT_S)
     except (OSError, ValueError, asyncio.TimeoutError):

@@ -10,23 +10,23 @@ from errors.api import InvalidBody
 from errors.triton_front import InvalidInference
 
 MAX_DEPTH = 256
-"""Python's own encoder and validators fail at about 1,000 levels."""
+"""Limit of levels: Python's own encoder and validators fail at about 1,000."""
 _CONTAINER_VALUES = 3
-"""What an object or a list counts besides its keys and values: it takes more memory than they do."""
+"""Count of an object or a list besides its keys and values: it takes more memory than they do."""
 _KEY_VALUES = 2
-"""What a key counts besides itself: objects take longer to read than lists."""
+"""Count of a key besides itself: objects take longer to read than lists."""
 _DIGITS = b"0123456789"
 _MAX_DIGITS = 100
-"""The time for an integer grows with the square of its digits."""
+"""Limit of digits: the time for an integer grows with their square."""
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (_MAX_DIGITS + 1))
 _STRUCTURE = b'",:[]{}'
 _OTHERS = bytes(set(range(256)) - {*_STRUCTURE, *_DIGITS})
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
-"""As signed bytes: one level down, one level up."""
+"""Steps as signed bytes: one level down, one level up."""
 
 
 class JSONBounds:
-    """Feed it all parts of one document."""
+    """Bounds of one document, of which ``feed`` gets all parts."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class JSONBounds:
         max_depth: int = MAX_DEPTH,
         string_values: int = 0,
     ) -> None:
-        """``string_values``: what a string counts besides itself, as it takes more memory than a number."""
+        """Initialize. ``string_values``: further count of a string: it takes more memory than a number."""
         self._max_values = max_values
         self._remedy = remedy
         self._error = error
@@ -44,15 +44,15 @@ class JSONBounds:
         self._string_values = string_values
         self._is_in_string = False
         self._is_escaping = False
-        """The last part ended within an escape sequence."""
+        """True if the last part ended within an escape sequence."""
         self._depth = 0
         self._digits = b""
-        """With which the last part ended, outside of strings."""
+        """Digits with which the last part ended, outside of strings."""
         self.num_values = 1
         """Keys and values so far, approximately."""
 
     def feed(self, part: bytes) -> None:
-        """Raises ``error`` as soon as there are too many keys and values, levels, or digits in one."""
+        """Raise ``error`` as soon as there are too many keys and values, levels, or digits in one."""
         outside = self._digits + self._outside_strings(part)
         if _LONG_NUMBER.search(outside):
             raise self._error(reason=f"it has a number of more than {_MAX_DIGITS} digits")
@@ -75,7 +75,7 @@ class JSONBounds:
             raise self._error(reason=reason)
 
     def _outside_strings(self, part: bytes) -> bytes:
-        """The brackets, commas, colons and digits that are not part of a string."""
+        """Return the brackets, commas, colons and digits that are not part of a string."""
         if self._is_escaping:
             part = b"\\" + part
         num_backslashes = len(part) - len(part.rstrip(b"\\"))

@@ -27,10 +27,10 @@ _WATCH_POLL_S = 0.25
 _LIST_S = 10.0
 _HEARTBEAT_S = 1.0
 _ANSWER_TIMEOUT_S = 1.5
-"""A process that hangs is unresponsive 2.5 to 4 s later."""
+"""Limit of an answer: a process that hangs is unresponsive 2.5 to 4 s later."""
 _MISSED_UNRESPONSIVE = 2
 _MISSED_HANGING = 3
-"""Before a process is killed: if this process was paused, it misses one at most."""
+"""Number before a process is killed: if this process was paused, it misses one at most."""
 
 
 class ProcessState(enum.Enum):
@@ -44,20 +44,20 @@ class ProcessState(enum.Enum):
 class SupervisedProcess(ABC):
     """One process at a time of a program, from ``begin`` to ``stop``. Subclasses fill the hooks.
 
-    ``on_failure`` takes each failure and returns whether to start again. ``exit_reason`` is for the process,
+    ``on_failure`` takes each failure, and returns True to start again. ``exit_reason`` is for the process,
     which may leave there why it ends.
     """
 
     part: str
-    """Names the program in failures' lines."""
+    """Name of the program in failures' lines."""
     log_prefix: str
     start_limit = " (TRITON_START_TIMEOUT)"
-    """Names the setting of ``start_timeout_s``, in brackets."""
+    """Name of the setting of ``start_timeout_s``, in brackets."""
     stop_grace_s = 10.0
     hang_timeout_s = 10.0
     """Time without a heartbeat after which the process is killed."""
     is_exposed = False
-    """Clients may make it fail: failures after it was ready don't count."""
+    """True if clients may make it fail: failures after it was ready don't count."""
 
     def __init__(
         self, name: str, log: Log, on_failure: Callable[[ProcessFailure], bool], start_timeout_s: float
@@ -66,7 +66,7 @@ class SupervisedProcess(ABC):
         self.exit_reason = ExitReason()
         self.state = ProcessState.STOPPED
         self.down_reason: str | None = "it was not started"
-        """Why it can't take requests, or None while it can."""
+        """Reason why it can't take requests; None while it can."""
         self.restarts = 0
         self._log = log
         self._on_failure = on_failure
@@ -85,30 +85,30 @@ class SupervisedProcess(ABC):
 
     @abstractmethod
     async def is_ready(self) -> bool:
-        """Whether the process that starts takes requests. Any exception ends the start."""
+        """Return True once the starting process takes requests. Any exception ends the start."""
 
     @abstractmethod
     def start_error(self, reason: str) -> CodedError:
-        """The error of a start that failed without an exit reason."""
+        """Return the error of a start that failed without an exit reason."""
 
     def start_phase(self) -> str:
-        """What the process that starts does, for the error of a start that takes too long."""
+        """Return a phrase for what the starting process does, for the error of a slow start."""
         return "starting"
 
     def is_waiting(self) -> bool:
-        """Whether the process that starts waits for something, which does not count as its time to start."""
+        """Tell whether the starting process waits for something: this does not count as time to start."""
         return False
 
     async def is_answering(self) -> bool:
-        """The heartbeat. Called every second; no answer within 1.5 s is a missed heartbeat."""
+        """Check the heartbeat. Called every second; no answer within 1.5 s is a missed heartbeat."""
         return await self.is_ready()
 
     def why_unusable(self) -> str | None:
-        """A further reason why the process, which runs, can't go on."""
+        """Return a further reason why the process, which runs, can't go on."""
         return None
 
     def processes(self) -> dict[int, str]:
-        """Processes of which none may be stopped, and their names. Called every few seconds."""
+        """Return the processes of which none may be stopped, and their names. Called every few seconds."""
         pid = self.pid
         if pid is None:
             return {}
@@ -118,7 +118,7 @@ class SupervisedProcess(ABC):
         return signal.SIGTERM
 
     def clean_up(self) -> None:  # noqa: B027 - a hook
-        """Called after each end of the process, at least once."""
+        """Clean up. Called after each end of the process, at least once."""
 
     async def launch_module(
         self,
@@ -138,7 +138,7 @@ class SupervisedProcess(ABC):
 
     @property
     def is_serving(self) -> bool:
-        """Whether it takes requests and answers its heartbeat."""
+        """True if it takes requests and answers its heartbeat."""
         return self.state is ProcessState.READY
 
     def begin(self) -> None:
@@ -151,7 +151,7 @@ class SupervisedProcess(ABC):
             self._starting.result()
 
     async def wait_ready(self) -> None:
-        """Raises the CodedError of a first start that failed, which is not tried again."""
+        """Raise the CodedError of a first start that failed, which is not tried again."""
         assert self._starting is not None, "not begun"
         await self._starting
 
@@ -171,7 +171,7 @@ class SupervisedProcess(ABC):
         await self._end(self.stop_signal())
 
     async def end_supervision(self) -> None:
-        """From now on the process may end."""
+        """Let the process end from now on, without a failure."""
         await cancelled(self._starting)
         await cancelled(self._supervisor)
         self.state, self.down_reason = ProcessState.STOPPED, "it was stopped"
@@ -181,7 +181,7 @@ class SupervisedProcess(ABC):
         self._supervisor = asyncio.create_task(self._supervise(), name=f"{self.part}-supervisor")
 
     async def _try_start(self) -> None:
-        """Until the process is ready. Raises a CodedError, and leaves no process then."""
+        """Start the process until it is ready. Raises a CodedError, and leaves no process then."""
         self.state = ProcessState.STARTING
         self.exit_reason.clear()
         try:
@@ -217,7 +217,7 @@ class SupervisedProcess(ABC):
         return self.exit_reason.read() or self.start_error(reason)
 
     async def _supervise(self) -> None:
-        """Replace the process each time that it fails, until it failed too often."""
+        """Replace the process each time that it fails, until it has failed too often."""
         while True:
             self._backoff.ready()
             try:
@@ -290,7 +290,7 @@ class SupervisedProcess(ABC):
             end.cancel()
 
     async def _watch_heartbeat(self) -> None:
-        """Have a process killed that misses its heartbeat for too long."""
+        """Kill a process that misses its heartbeat for too long."""
         answered_s, missed = time.monotonic(), 0
         while True:
             is_answering, _ = await asyncio.gather(self._is_answering(), asyncio.sleep(_HEARTBEAT_S))

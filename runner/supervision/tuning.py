@@ -1,4 +1,4 @@
-"""How our processes use Linux's scheduler, malloc, Python's garbage collector and tokio, and why.
+"""Our use of Linux's scheduler, malloc, Python's garbage collector and tokio, and the reasons.
 
 docs/measurements/ has the figures.
 """
@@ -14,16 +14,16 @@ _THRESHOLDS = (10_000, 2, 2)
 The older generations are collected after 2 steps: with Python's 10 the process holds 8 MiB more."""
 
 TOKIO_THREADS = {"TOKIO_WORKER_THREADS": "1"}
-"""With two, coglet's threads meet at its slots' locks in a burst, and one refuses a free slot (0.23.1)."""
+"""Number of threads: two meet at coglet's slot locks in a burst, and one refuses a free slot (0.23.1)."""
 
 _TUNABLES = "GLIBC_TUNABLES"
 _THREAD_CACHES = "glibc.malloc.tcache_count"
 _NO_THREAD_CACHES = f"{_THREAD_CACHES}=0"
-"""malloc's caches of dozens of short-lived threads fragment the heap: processes that leak nothing grow."""
+"""Setting of malloc: caches of dozens of short-lived threads fragment the heap, so that processes grow."""
 
 
 def tune_environment(environment: MutableMapping[str, str]) -> None:
-    """For Cog's server and all that it starts; malloc and tokio read it when a process starts."""
+    """Set variables for Cog's server and its children: malloc and tokio read them when a process starts."""
     for name, value in TOKIO_THREADS.items():
         environment.setdefault(name, value)
     tunables = environment.get(_TUNABLES, "")
@@ -39,7 +39,7 @@ def restore_malloc(environment: MutableMapping[str, str]) -> None:
 
 
 def schedule_as_batch() -> None:
-    """For this process's threads and those that they start; ``exec_with_parent`` undoes it for children.
+    """Tune this process's threads and those that they start; ``exec_with_parent`` undoes it for children.
 
     Cog's worker has hundreds of threads, of which one has Python's lock. By default a thread that wakes
     preempts the one that runs, finds the lock taken and sleeps again; under SCHED_BATCH it waits for its
@@ -51,7 +51,7 @@ def schedule_as_batch() -> None:
 
 
 def freeze_loaded_objects() -> None:
-    """After setup: what was loaded lives as long as the process, so no collection needs to look at it."""
+    """Spare collections the objects that setup loaded, which live as long as the process."""
     gc.collect()
     gc.freeze()
     gc.collect()  # NOTE: the next full collection comes at 25 % more objects than this one finds: few.
@@ -60,7 +60,7 @@ def freeze_loaded_objects() -> None:
 def return_free_memory() -> None:
     """Give the kernel the pages of malloc that are free, which malloc does only at the end of its heap.
 
-    Thousands of connections that end leave such pages between others. Takes 6 ms for 50 MiB of them.
+    Thousands of connections that end leave such pages between others. This takes 6 ms for 50 MiB of them.
     """
     with suppress(AttributeError):  # musl has none.
         ctypes.CDLL(None).malloc_trim(0)
@@ -72,7 +72,7 @@ def collect_rarely() -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Load an engine without collections, which take a tenth of the time and free nothing.
+    """Provide a context without collections, which take a tenth of an engine's loading and free nothing.
 
     A process that is forked meanwhile does collect, else it never would: vLLM's engine core, if
     VLLM_WORKER_MULTIPROC_METHOD is ``fork``.

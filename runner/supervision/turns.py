@@ -1,4 +1,4 @@
-"""Connections whose input is much work and little content are read in turn: others go on meanwhile."""
+"""Turns of connections whose input is much work and little content: others go on meanwhile."""
 
 import asyncio
 import time
@@ -8,19 +8,19 @@ from typing import Protocol
 FIRST_READ_BYTES = 1 << 10
 MAX_READ_BYTES = 1 << 14
 _FEW = 16
-"""Useless parts of one read that delay no other connection."""
+"""Number of useless parts of one read that delay no other connection."""
 _PART_S = 40e-6
-"""What a useless part, a PING frame say, takes at most."""
+"""Longest time for a useless part, such as a PING frame."""
 _STEP_S = 0.004
 """Time to read the connections of a port in one step of the event loop; others wait for the next one."""
 SMALL_BYTES = 64
-"""A chunk of less takes more time than its content is worth."""
+"""Size below which a chunk takes more time than its content is worth."""
 SMALL_PER_PART = 8
-"""So many small chunks, or lines of a head, are as much work as a frame of HTTP/2."""
+"""Number of small chunks, or lines of a head, that are as much work as a frame of HTTP/2."""
 
 
 class Reader(Protocol):
-    """Of a connection, as asyncio's transports."""
+    """The reading side of a connection, as asyncio's transports have it."""
 
     def is_closing(self) -> bool: ...
 
@@ -34,7 +34,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._penalized: deque[tuple[Reader, float]] = deque()
-        """Each with the time that the event loop has for others before it is read."""
+        """Connections with the time that the event loop has for others before they are read."""
         self._waiting: deque[Reader] = deque()
         """Connections that wait for the next step."""
         self._step_began_s: float | None = None
@@ -48,7 +48,7 @@ class Turns:
         return now_s - self._step_began_s < _STEP_S
 
     def after_read(self, reader: Reader, num_useless: int, read_bytes: int) -> int:
-        """How much to read next. After many useless parts the connection waits for its turn."""
+        """Return how much to read next. After many useless parts the connection waits for its turn."""
         if num_useless <= _FEW:
             return min(2 * read_bytes, MAX_READ_BYTES)
         self.wait(reader, num_useless)

@@ -11,7 +11,7 @@ from errors.triton import ServerStopping
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_in
 
 OnRejected = Callable[[bytes, str], None]
-"""Takes the head of a rejected request, and its id."""
+"""Function that takes the head of a rejected request, and its id."""
 
 _PATIENCE_S = 1.0
 _RETRY_AFTER_S = 1
@@ -46,7 +46,7 @@ async def _answer_503(
 
 
 def _document() -> dict[str, object]:
-    """Readable as an answer of Cog, of its health check, and as an OpenAI error."""
+    """Return a document that reads as an answer of Cog, of its health check, and as an OpenAI error."""
     error = ServerStopping(reason="it was asked to")
     return {
         "status": "UNHEALTHY",
