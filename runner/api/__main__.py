@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from runner.triton_server.nvidia_client import NvidiaClient
 
 _SWITCH_S = 0.001
-"""How long a thread that reads a large body keeps Python's lock while the event loop waits for it."""
+"""Time for which a thread that reads a large body keeps Python's lock while the event loop waits."""
 
 
 class _Releasing:

@@ -61,7 +61,7 @@ from runner.engines.protocol.checks import check_task
 from runner.observability.exposition import CONTENT_TYPE, exposition
 
 _CHAT_THREADS = (4, 3)
-"""For chats and for large chats, which wait there for other processes, and not for each other."""
+"""Threads for chats and for large chats, which wait for other processes, and not for each other."""
 _MANY_PROMPTS = 32
 
 B = TypeVar("B", bound=Body)
@@ -97,7 +97,7 @@ class API:
         )
 
     def routes(self) -> list[Route]:
-        """Answers that never change are ASGI applications themselves."""
+        """Return the routes. Answers that never change are ASGI applications themselves."""
         names = (*self._served.names, *self._served.adapters)
         models = Models([self._model(name) for name in names], names[0], names[-1])
         return [
@@ -162,7 +162,7 @@ class API:
         return GenerationResponse(self._service, 1, prepare, writer, is_stream=bool(body.stream))
 
     def _preparing(self, request: Request, body: B, chat_body: Callable[[B], ChatBody]) -> Prepare:
-        """Return what makes the request of a body that ``chat_body`` converts into a chat."""
+        """Return a function that makes the request of a body by converting it with ``chat_body``."""
 
         def work(body: B, served: Served) -> PromptRequest:
             return chat_request(chat_body(body), served)
@@ -234,20 +234,23 @@ class API:
         return Tokens(len(ids), self._served.model.max_sequence_length, ids)
 
     async def _with_template(self, work: Callable[[B, Served], T], request: Request, body: B) -> T:
-        """The result of ``work``, which renders a chat."""
+        """Run ``work``, which renders a chat, and return its result."""
         threads = self._chats[call_of(request.scope).is_large]
         return await asyncio.get_running_loop().run_in_executor(threads, work, body, self._served)
 
     async def detokenize(self, request: Request) -> Response:
         body = await self._read(request, DetokenizeBody)
         self._served.find(body.model)
-        # NOTE: of many tokens, and that lets other threads run, as ``decode`` does not.
+        # NOTE: for many tokens this lets other threads run; ``decode`` does not.
         decode = self._served.model.tokenizer.decode_batch
         texts = asyncio.to_thread(decode, [body.tokens], skip_special_tokens=False)
         return _json(Text((await self._run(texts, request))[0]))
 
     async def _read(self, request: Request, kind: type[B]) -> B:
-        """The body. Raises E1011 or E1607 before it is read if the server could do nothing with it now."""
+        """Read the body.
+
+        Raises E1011 or E1607 before it is read if the server could do nothing with it now.
+        """
         path = request.scope["path"]
         if path in GENERATION_PATHS:
             is_embedding = self._served.model.pooling is not None
@@ -256,21 +259,21 @@ class API:
         return await self._bodies.read(request, kind)
 
     async def _run(self, work: Coroutine[Any, Any, T], request: Request) -> T:
-        """The result of ``work``, which counts as a text. Raises E1607, E2601, ClientDisconnect."""
+        """Run ``work``, which counts as a text. Raises E1607, E2601, ClientDisconnect."""
         with closing(work), self._text_limit.admit(1):
             return await run_within(work, call_of(request.scope), self._timeout_s)
 
     async def ready(self, request: Request) -> Response:
-        """200 while the engine answers too, else 503."""
+        """Answer 200 while the engine answers too, else 503."""
         is_ready = await self._is_engine_ready()
         return _json(State("ready" if is_ready else "not ready"), 200 if is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """Metrics of all processes of the runner, and Triton's."""
+        """Answer with the metrics of all processes of the runner, and Triton's."""
         if self._exposition is None or self._exposition.done():
             url = self._served.settings.triton_metrics_url
             self._exposition = asyncio.create_task(asyncio.to_thread(exposition, self._metrics_dir, url))
-        # One answer for all that ask at the same time.
+        # One answer serves all clients that ask at the same time.
         return Response(await asyncio.shield(self._exposition), media_type=CONTENT_TYPE)
 
     def _model(self, name: str) -> Model:

@@ -28,7 +28,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class DirectEndpoints:
-    """Calls endpoints by their paths, past Starlette, whose layers cost as much as a short answer."""
+    """A router past Starlette, whose layers cost as much as a short answer."""
 
     def __init__(self, app: ASGIApp, endpoints: Mapping[str, Endpoint]) -> None:
         self._app = app
@@ -69,7 +69,7 @@ def make_application(api: API, served: Served) -> ASGIApp:
     }
     endpoints = {each.path: each.endpoint for each in routes if each.methods == {"POST"}}
     starlette = Starlette(routes=routes, exception_handlers=handlers)
-    # NOTE: by an absolute URL, with the scheme and path that a proxy in front has changed.
+    # NOTE: the absolute URL has the scheme and path that a proxy in front has changed.
     starlette.router.redirect_slashes = False
     application: ASGIApp = DirectEndpoints(starlette, endpoints)
     if settings.api_keys:
@@ -93,7 +93,7 @@ async def _on_coded_error(request: Request, error: Any) -> Response:
 
 
 async def _on_http_error(request: Request, error: Any, paths: Sequence[str]) -> Response:
-    """404 and 405: Starlette raises no others."""
+    """Answer 404 and 405: Starlette raises no others."""
     path, headers = request.scope["path"], dict(error.headers or {})
     if path == "*":  # Of OPTIONS alone: it asks about the server.
         return Response(status_code=204, headers={"Allow": ALLOWED_METHODS.decode()})
@@ -109,10 +109,10 @@ async def _on_http_error(request: Request, error: Any, paths: Sequence[str]) -> 
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:
-    """The client has disconnected: nothing is sent."""
+    """Send nothing: the client has disconnected."""
     return Response(status_code=400)
 
 
 async def _on_unknown_error(request: Request, error: Exception) -> Response:
-    """Starlette raises the error again after this, so that it is logged."""
+    """Answer an unknown error, which Starlette raises again after this, so that it is logged."""
     return ErrorResponse(InternalError())

@@ -18,19 +18,19 @@ class Block(msgspec.Struct):
     kind: Kind
     id: str
     name: str
-    """Of the tool."""
+    """Name of the tool."""
     call_id: str
-    """As the model wrote it, or a random one."""
+    """Id that the model wrote, or a random one."""
     texts: list[str] = []
 
     @property
     def text(self) -> str:
-        """So far. Of a call: its arguments."""
+        """Text so far. For a call: its arguments."""
         return "".join(self.texts)
 
 
 Step = tuple[Literal["began", "grew", "ended"], Block, str]
-"""What happened to a block. The text is what it grew by, or else empty."""
+"""Change of a block. The text is what was added, or empty."""
 
 
 class Blocks:

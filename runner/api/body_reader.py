@@ -1,4 +1,4 @@
-"""Reads the body of a request: as JSON, within the bounds of the settings, checked before it is parsed."""
+"""Reading of a request's JSON body, whose bounds are checked before it is parsed."""
 
 import asyncio
 from typing import TypeVar
@@ -14,9 +14,9 @@ from runner.supervision.json_bounds import JSONBounds
 
 _MAX_LENGTH_DIGITS = 18
 _LARGE_BYTES = 1 << 16
-"""A larger body may take tens of milliseconds to parse: one at a time, and in a thread."""
+"""Size above which a body may take tens of milliseconds to parse: one at a time, and in a thread."""
 _HEAVY_BYTES = 4 << 20
-"""Of documents that take more than this, one is in memory at a time, until its body is used."""
+"""Size above which one document at a time is in memory, until its body is used."""
 _VALUE_BYTES = 64
 
 B = TypeVar("B", bound=msgspec.Struct)
@@ -30,7 +30,7 @@ class BodyReader:
         self._heavy = asyncio.Lock()
 
     async def read(self, request: Request, kind: type[B]) -> B:
-        """Raises E1608, E1606, E1600, E1601, or E1005 with the field; ClientDisconnect."""
+        """Read the body. Raises E1608, E1606, E1600, E1601, or E1005 with the field; ClientDisconnect."""
         _check_content_type(request.headers.get("content-type", ""))
         bounds = JSONBounds(self._max_values, "send less, or raise OPENAI_MAX_BODY_VALUES", InvalidBody)
         content = await self._receive(request, bounds)
@@ -59,7 +59,7 @@ class BodyReader:
 
 
 def _check_content_type(given: str) -> None:
-    """Raise E1608 unless it is JSON.
+    """Raise E1608 unless the body's type is JSON.
 
     NOTE: without a content type, or with that of a form or of plain text, a page on any site could make a
     browser send the request, without asking this server first (CORS).

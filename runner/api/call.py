@@ -1,4 +1,4 @@
-"""One call of the API: what is known of it. The modules that serve it fill it in."""
+"""Facts of one call of the API, filled in by the modules that serve it."""
 
 import re
 import time
@@ -19,7 +19,7 @@ GENERATION_PATHS = {
     "/v1/messages": "chat",
     "/v1/responses": "chat",
 }
-"""With the name of the operation by OpenTelemetry's conventions. Requests for other paths are not counted."""
+"""Operations by OpenTelemetry's names, by path. Requests for other paths are not counted."""
 _REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")
 _KEY = "cog_triton.call"
 
@@ -29,26 +29,26 @@ class Call:
     request_id: str
     path: str
     connection: Exchange | None = None
-    """None in another ASGI server: there a disconnect of the client is not noticed."""
+    """Connection; None in another ASGI server, where a disconnect of the client is not noticed."""
     arrived_s: float = field(default_factory=time.perf_counter)
     status: int | None = None
     error: CodedError | None = None
-    """The error of the answer, or of the end of its stream."""
+    """Error of the answer, or of the end of its stream."""
     is_generating: bool = False
-    """It was admitted: from now on its generations report how they end."""
+    """True once the call is admitted: its generations then report their ends."""
     is_whole: bool = False
-    """Its answer is no stream."""
+    """True if its answer is no stream."""
     is_large: bool = False
-    """What is done with all of its body is done in a thread."""
+    """True if all of its body is processed in a thread."""
     api_key: str = ""
-    """The client's; empty if the server has none."""
+    """Key of the client; empty if the server has none."""
     model: str = ""
     response_id: str = ""
     on_release: list[Callable[[], None]] = field(default_factory=list)
-    """See ``release``."""
+    """Functions that ``release`` calls."""
 
     def release(self) -> None:
-        """The body of the request is used: its prompt was sent to the engine, or the call is over."""
+        """Release the body: its prompt was sent to the engine, or the call is over."""
         if self.connection is not None:
             self.connection.release()
         for each in self.on_release:
@@ -66,6 +66,6 @@ def call_of(scope: Scope) -> Call:
 
 
 def is_generation(head: bytes) -> bool:
-    """Whether a request with this HTTP/1 head asks to generate text."""
+    """Tell whether a request with this HTTP/1 head asks to generate text."""
     match = _REQUEST_LINE.match(head)
     return match is not None and match[1].decode(errors="replace") in GENERATION_PATHS

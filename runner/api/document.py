@@ -49,7 +49,7 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("get", "/metrics", "Metrics for Prometheus", None, None),
 )
 _CHATS = (ChatBody, ResponsesBody, MessagesBody, CountTokensBody)
-"""Those that are orders of a chat."""
+"""Bodies that are orders of a chat."""
 _REF = "#/components/schemas/{name}"
 _FIELDS_OF: dict[Capability, tuple[str, ...]] = {
     "log_probs": ("logprobs", "top_logprobs"),
@@ -62,7 +62,7 @@ _FIELDS_OF: dict[Capability, tuple[str, ...]] = {
 
 
 def make_document(served: Served) -> dict[str, Any]:
-    """An OpenAPI 3.1 document."""
+    """Return an OpenAPI 3.1 document."""
     operations = [each for each in _OPERATIONS if _is_offered(each[1], served)]
     types = {kind for *_, body, answer in operations for kind in (body, answer) if kind} | {ErrorAnswer}
     ordered = sorted(types, key=str)

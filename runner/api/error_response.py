@@ -48,7 +48,7 @@ _STATUSES: dict[int, tuple[type[CodedError], ...]] = {
     503: (*_UNAVAILABLE, ServerStopping, TooManyConnections),
     504: (TritonTimeout, RequestTimedOut),
 }
-"""Other errors are 400 if the caller has to fix them (E1...), else 500."""
+"""Statuses by error. Others are 400 if the caller has to fix them (E1...), else 500."""
 _TYPES = {
     **dict.fromkeys((400, 408, 413, 415, 417, 421, 431, 501, 505), "invalid_request_error"),
     401: "authentication_error",
@@ -56,17 +56,17 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _MESSAGES_TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error", 504: "timeout_error"}
-"""Those that Anthropic's API calls otherwise."""
+"""Types that Anthropic's API calls otherwise."""
 _MESSAGES_PATH = "/v1/messages"
 _MAX_MESSAGE_CHARACTERS = 1000
-"""A message quotes what was sent, which may be of any length."""
+"""Limit of a message, which quotes the request, whose parts may be of any length."""
 _LAST_CHARACTERS = 300
 _RETRY_AFTER_S = {429: 1, 503: 2}
 
 _PROMPTS = ("input_ids", "prompt")
 _GUIDE_TENSORS = ("guided_decoding_guide_type", "guided_decoding_guide")
 _ENFORCED = {"tools": "tool_choice (required, or a named tool) or strict"}
-"""What a field needs a guide for."""
+"""Purposes for which fields need a guide."""
 _FIELDS = {
     "request_output_len": "max_tokens",
     "min_length": "min_tokens",
@@ -78,7 +78,7 @@ _FIELDS = {
     "logit_bias_ids": "logit_bias",
     "logit_bias_values": "logit_bias",
 }
-"""By the name of the slot's tensor, where they differ."""
+"""Fields by the names of the slot's tensors, where they differ."""
 
 
 class Error(msgspec.Struct):
@@ -101,7 +101,7 @@ def status_of(error: CodedError) -> int:
 
 @dataclass(frozen=True)
 class Fields:
-    """Fields of this request that errors know by other names."""
+    """Names that fields of this request have in errors."""
 
     prompt: str | None = None
     guide: str | None = None
@@ -115,12 +115,12 @@ class Fields:
 
 
 def error_body(error: CodedError, fields: Fields) -> bytes:
-    """``{"error": {message, type, param, code}}``; ``code`` is ours."""
+    """Return ``{"error": {message, type, param, code}}``; ``code`` is ours."""
     return msgspec.json.encode(ErrorAnswer(describe(error, fields)))
 
 
 def messages_error_body(error: CodedError, fields: Fields) -> bytes:
-    """``{"type": "error", "error": {type, message, param, code}}``, as Anthropic's API answers."""
+    """Return ``{"type": "error", "error": {type, message, param, code}}``, as Anthropic's API answers."""
     described = describe(error, fields)
     described.type = _MESSAGES_TYPES.get(status_of(error), described.type)
     return msgspec.json.encode({"type": "error", "error": described})
@@ -137,7 +137,7 @@ def describe(error: CodedError, fields: Fields) -> Error:
     kind = _TYPES.get(status_of(error), "server_error")
     field, sentence = _field_and_sentence(error, fields)
     if len(sentence) > _MAX_MESSAGE_CHARACTERS:
-        # NOTE: the remedy stands at the end.
+        # NOTE: cut the middle, because the remedy stands at the end.
         first = _MAX_MESSAGE_CHARACTERS - _LAST_CHARACTERS
         sentence = f"{sentence[:first]} ... {sentence[-_LAST_CHARACTERS:]}"
     error.facts.pop("value", None)  # It may be all of the body too.
@@ -145,7 +145,7 @@ def describe(error: CodedError, fields: Fields) -> Error:
 
 
 def _field_and_sentence(error: CodedError, fields: Fields) -> tuple[str | None, str]:
-    """The field that the error is about, and the sentence with the field's name in place of a tensor's."""
+    """Return the error's field, and its sentence with the field's name in place of a tensor's."""
     name, sentence = error.facts.get("name"), error.sentence
     if isinstance(error, UnknownModel):
         return "model", sentence
@@ -166,7 +166,7 @@ def _field_and_sentence(error: CodedError, fields: Fields) -> tuple[str | None, 
 
 
 def _top_field(path: str) -> str | None:
-    """``stop`` for ``stop[0]``; None for a name that is no field, such as a file's."""
+    """Return ``stop`` for ``stop[0]``; None for a name that is no field, such as a file's."""
     field = path.replace("[", ".").partition(".")[0]
     return field if field.isidentifier() else None
 

@@ -24,7 +24,7 @@ from runner.generation.request import GenerationRequest
 from runner.http.exchange import Exchange
 
 Generate = Callable[[GenerationRequest, Call], Generation]
-"""Makes the generation of one text of a call."""
+"""Function that makes the generation of one text of a call."""
 COMMENT = b": keep-alive\n\n"
 """An event without a field, which clients of event streams ignore."""
 Prepare = Callable[[], Awaitable[Sequence[PromptRequest]]]
@@ -39,7 +39,7 @@ _EVENT_HEADERS = [
 
 @dataclass(frozen=True)
 class GenerationService:
-    """What generates, within the limits of this server."""
+    """A generation service, within the limits of this server."""
 
     generate: Generate
     text_limit: TextLimit
@@ -48,7 +48,7 @@ class GenerationService:
 
 
 class AnswerWriter(Protocol):
-    """Writes the answer of one call: the bytes of a document, or of a stream of server-sent events."""
+    """A writer of one call's answer: the bytes of a document, or of a stream of server-sent events."""
 
     response_id: str
     model: str
@@ -57,24 +57,24 @@ class AnswerWriter(Protocol):
     """The event for a silent stream, maybe before the first events. Clients ignore it."""
 
     def document(self, texts: Sequence[Sequence[Piece]], generations: Generations) -> bytes:
-        """The whole answer: all pieces of each text."""
+        """Return the whole answer: all pieces of each text."""
         ...
 
     def events(self, batch: Sequence[Piece], generations: Generations) -> bytes:
-        """The events of what has arrived. The first call opens the stream."""
+        """Return the events of these pieces. The first call opens the stream."""
         ...
 
     def last_events(self, generations: Generations) -> bytes:
-        """The events that end a complete stream."""
+        """Return the events that end a complete stream."""
         ...
 
     def error_events(self, error: CodedError) -> bytes:
-        """The events that end a stream with an error, so that it never looks complete."""
+        """Return the events that end a stream with an error, so that it never looks complete."""
         ...
 
 
 class GenerationResponse(Response):
-    """Generates while it is sent. Of Starlette's class it uses the interface only: Starlette calls it."""
+    """A response that is generated while it is sent. It has only the interface of Starlette's class."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class GenerationResponse(Response):
         *,
         is_stream: bool,
     ) -> None:
-        """``prepare`` makes the requests, one for each prompt; it runs once they are admitted."""
+        """Initialize. ``prepare`` makes the requests, one for each prompt; it runs once they are admitted."""
         self._service = service
         self._num_texts = num_texts
         self._prepare = prepare
@@ -127,13 +127,13 @@ class GenerationResponse(Response):
         await self._write(self._writer.error_events(error), is_last=True)
 
     async def _generate(self, call: Call, admitted: Admitted) -> Response | None:
-        """The whole answer; None if it was streamed."""
+        """Generate. Return the whole answer; None if it was streamed."""
         if not self._is_stream:
             return await self._whole(await self._begin(call))
         with self._service.idle_streams.watch(self):
             generations = await self._begin(call)
             last = await self._stream(generations)
-        # NOTE: before the client knows that it is done: its next request must not be refused for this one.
+        # NOTE: release before the answer ends: the client's next request must not be refused for this one.
         admitted.release()
         await self._write(last + self._writer.last_events(generations), is_last=True)
         return None
@@ -166,7 +166,7 @@ class GenerationResponse(Response):
         return Response(document, media_type="application/json")
 
     async def _stream(self, generations: Generations) -> bytes:
-        """Send all events but the last, which are returned.
+        """Send all events but the last, and return these.
 
         NOTE: the response starts with the first piece, or when the stream was idle for too long: an error
         before that still has its own status.
@@ -192,12 +192,12 @@ class GenerationResponse(Response):
         return last
 
     async def keep_alive(self) -> None:
-        """Send an event without meaning if the client reads: nothing else of this stream is being written."""
+        """Send an event without meaning, if the client reads and no other is being written."""
         if self._connection is None or self._connection.is_ready():
             await self._write(self._writer.idle_event)
 
     async def _write(self, data: bytes, *, is_last: bool = False) -> None:
-        """Server-sent events: those that are written together are sent together."""
+        """Write events, which are sent together if they are written together."""
         self.silent_checks = -math.inf  # No ``keep_alive`` while this waits for the client.
         if not self._has_started:
             self._has_started = True

@@ -1,4 +1,4 @@
-"""All texts that one call asks for, while they are generated: what has arrived of them, batch by batch."""
+"""All texts of one call while they are generated, in batches of the pieces that have arrived."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ class PromptRequest:
     """The beginning of each text."""
 
     def per_text(self) -> list[GenerationRequest]:
-        """A request for each text: the seeds follow each other."""
+        """Return a request for each text: the seeds follow each other."""
         if self.count == 1:
             return [self.request]
         first = self.request.sampling
@@ -37,21 +37,21 @@ class PromptRequest:
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What arrived of one text; the last piece has the finish reason."""
+    """A piece of one text; the last piece has the finish reason."""
 
     index: int
     text: str
     finish_reason: FinishReason | None = None
     log_probs: list[ReportedToken] = []
-    """Of the tokens that arrived; empty unless the request asked for them."""
+    """Log probabilities of its tokens; empty unless the request asked for them."""
     parts: list[Part] = []
-    """In place of ``text``, if the request has an answer form."""
+    """Parts in place of ``text``, if the request has an answer form."""
     stop_sequence: str | None = None
-    """The one that ended the text; of the last piece."""
+    """Stop sequence that ended the text; in the last piece."""
 
 
 class Generations:
-    """Iterate ``batches`` once; the numbers of tokens count what has arrived so far."""
+    """The texts of a call. Iterate ``batches`` once; counts are of the tokens so far."""
 
     def __init__(self) -> None:
         self._firsts: list[Generation] = []
@@ -71,12 +71,12 @@ class Generations:
 
     @property
     def prompt_tokens(self) -> int:
-        """A prompt counts once, however many texts it has."""
+        """Number of prompt tokens. A prompt counts once, however many texts it has."""
         return sum(each.input_token_count for each in self._firsts)
 
     @property
     def cached_tokens(self) -> int | None:
-        """Of the prompts' tokens; None if the engine does not know."""
+        """Number of cached prompt tokens; None if the engine does not know."""
         known = [each.cached_token_count for each in self._firsts if each.cached_token_count is not None]
         return sum(known) if known else None
 
@@ -86,7 +86,7 @@ class Generations:
 
     @property
     def reasoning_tokens(self) -> int | None:
-        """None if the answers are plain text."""
+        """Number of reasoning tokens; None if the answers are plain text."""
         if not any(each.has_parts for each in self._all):
             return None
         return sum(each.reasoning_token_count for each in self._all)
@@ -102,7 +102,7 @@ class Generations:
                 generation.fail(error)
 
     def batches(self, outlet: Outlet[list[Piece]] | None = None) -> AsyncGenerator[list[Piece], None]:
-        """All pieces that have arrived, each time. Raises a CodedError. ``outlet``: for those of one text."""
+        """Yield all pieces that have arrived. Raises a CodedError. ``outlet``: for the pieces of one text."""
         if len(self._all) == 1:
             return _pieces(0, self._echoes[0], self._all[0], outlet)
         return _merged(
@@ -113,7 +113,7 @@ class Generations:
 async def _pieces(
     index: int, echo: str, generation: Generation, outlet: Outlet[list[Piece]] | None = None
 ) -> AsyncGenerator[list[Piece], None]:
-    """The pieces of one text: one at a time, and the last ones together."""
+    """Yield the pieces of one text: one at a time, and the last ones together."""
 
     def piece_of(chunk: Any) -> Piece:
         nonlocal echo
@@ -140,7 +140,7 @@ async def _pieces(
 
 
 async def _merged(sources: Sequence[AsyncGenerator[list[Piece], None]]) -> AsyncGenerator[list[Piece], None]:
-    """The pieces of all sources. The first error of one ends all."""
+    """Yield the pieces of all sources. The first error of one ends all."""
     arrived: list[Piece] = []
     wake = asyncio.Event()
 

@@ -17,15 +17,15 @@ class Stream(Protocol):
     """Number of checks since the last event, which sets it to 0; minus infinity while one is being sent."""
 
     async def keep_alive(self) -> None:
-        """Send what means nothing. Call only while the stream is watched."""
+        """Send an event without meaning. Called only while the stream is watched."""
         ...
 
 
 class IdleStreams:
-    """One task for all streams of the process, as a timer for each would cost as much as a short answer."""
+    """A task for all streams of the process, as a timer for each would cost as much as a short answer."""
 
     def __init__(self, interval_s: float) -> None:
-        """``interval_s``: 0 for streams that stay silent."""
+        """Initialize. ``interval_s``: 0 for streams that stay silent."""
         self._interval_s = interval_s
         self._streams: set[Stream] = set()
         self._task: asyncio.Task[None] | None = None

@@ -21,25 +21,25 @@ _NUMBER_BYTES = 8
 
 
 def shared_counts(num_processes: int) -> int:
-    """The file descriptor of a number of texts for each process of the API, in memory; all are 0."""
+    """Create shared memory with one count of texts per API process, all 0, and return its descriptor."""
     descriptor = os.memfd_create("openai-texts")
     os.truncate(descriptor, _NUMBER_BYTES * num_processes)
     return descriptor
 
 
 def clear_count(descriptor: int, number: int) -> None:
-    """Forget the texts of a process that has ended."""
+    """Set the count of a process that has ended to 0."""
     os.pwrite(descriptor, bytes(_NUMBER_BYTES), _NUMBER_BYTES * number)
 
 
 class TextLimit:
-    """Counts the texts that are being generated, by this process and by the others of the API.
+    """A limit of texts that are being generated, by this process and the others of the API.
 
     NOTE: processes that count at the same moment may together be above the limit, each by one request.
     """
 
     def __init__(self, limit: int, shared: int | None = None, number: int = 0) -> None:
-        """``shared``: of ``shared_counts``; ``number``: this process's place in it."""
+        """Initialize. ``shared``: see ``shared_counts``; ``number``: this process's place in it."""
         self.limit = limit
         memory = mmap.mmap(-1, _NUMBER_BYTES) if shared is None else mmap.mmap(shared, 0)
         self._counts = memoryview(memory).cast("q")
@@ -85,7 +85,7 @@ async def run_within(
     timeout_s: float,
     fail: Callable[[CodedError], None] = lambda error: None,
 ) -> T:
-    """The result of ``work``, which runs in the caller's task. Once this ends, so has ``work``.
+    """Run ``work`` in the caller's task and return its result. Once this ends, so has ``work``.
 
     Raises E2601 after ``timeout_s``, passed to ``fail`` before ``work`` is cancelled, and ClientDisconnect.
     The request's body must have been read.

@@ -1,4 +1,4 @@
-"""What this process serves: a model under its names, with the settings of the runner."""
+"""The model that this process serves: its names, and the settings of the runner."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _MIN_TOP_P = 1e-6
 
 
 def core_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling parameters of the API, as the core has them."""
+    """Convert sampling parameters of the API to those of the core."""
     values = dict(given)
     if values.get("top_p") == 0:
         values["top_p"] = (
@@ -30,7 +30,7 @@ class Served:
     settings: Settings
     engine_kind: str
     names: tuple[str, ...]
-    """Of the model without adapters."""
+    """Names of the model without adapters."""
     adapters: tuple[str, ...] = ()
     """The engine's LoRA adapters, each of which is a model of its own."""
 
@@ -46,11 +46,11 @@ class Served:
 
     @property
     def default_max_tokens(self) -> int:
-        """Of a chat's answer."""
+        """Length of a chat's answer."""
         return int(self.model.sampling_defaults.get("max_new_tokens", self.model.max_sequence_length))
 
     def find(self, name: str | None) -> str:
-        """The name to answer with. Raises E1603 for another model's."""
+        """Return the name to answer with. Raises E1603 for the name of another model."""
         if name is None:
             return self.names[0]
         if name not in (*self.names, *self.adapters):
@@ -58,5 +58,5 @@ class Served:
         return name
 
     def adapter(self, name: str | None) -> str | None:
-        """The adapter of that name; None for the model without adapters, whose names come first."""
+        """Return the adapter of that name; None for the model without adapters, whose names come first."""
         return name if name in self.adapters and name not in self.names else None

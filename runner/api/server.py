@@ -26,7 +26,7 @@ _FLUSH_S = 1.0
 
 
 class Server:
-    """Shuts down gracefully: running requests may end within the grace period; then they get E2110."""
+    """A server whose running requests, at its shutdown, get E2110 after the grace period."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Server:
         tracing: Tracing | None,
         others: Sequence[socket.socket] = (),
     ) -> None:
-        """``others``: sockets on which other processes of the API listen."""
+        """Initialize. ``others``: sockets on which other processes of the API listen."""
         self._server = HTTPServer(application, _limits(settings), refuse)
         self._others = others
         self._tracing = tracing
@@ -74,7 +74,7 @@ def refuse(error: CodedError, path: str) -> Refusal:
 
 
 def _limits(settings: Settings) -> Limits:
-    """Take the limits of the settings, and of the number of files that the process may open."""
+    """Return the limits by the settings, and by the number of files that the process may open."""
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     num_files = min(settings.openai_max_connections + OTHER_FILES, most_files)
     resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, most_files))

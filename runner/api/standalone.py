@@ -25,7 +25,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 async def wait_for_triton(
     place: TritonAddress, timeout_s: float, on_wait: Callable[[str], None]
 ) -> NvidiaModel:
-    """The model of a Triton that may still be starting. ``on_wait`` gets the reason of each wait.
+    """Wait for a Triton that starts, and return its model. ``on_wait`` gets the reason of each wait.
 
     Raises E2113 after the time, and at once what waiting can't mend: E1006, E1108 and E1113.
     """
@@ -51,7 +51,7 @@ async def serve_alone(
 
     ``engine``: the folder of the tokenizer.
     """
-    # NOTE: the folder of its own files is that of its own port, as there is no Triton of ours.
+    # NOTE: its own port names the folder of its files, as there is no Triton of ours.
     port = settings.openai_port
     own = {"engine_dir": engine.path, "weights": None, "model_id": None}
     settings = settings.model_copy(

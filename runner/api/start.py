@@ -9,21 +9,21 @@ from runner.settings.triton_address import TritonAddress
 
 
 class APIStart(BaseModel):
-    """``settings.engine_dir`` is the folder of the engine; the sockets are listening already."""
+    """The message. ``settings.engine_dir`` is the folder of the engine; the sockets are listening already."""
 
     model_config = ConfigDict(frozen=True)
 
     settings: Settings
     socket_fds: list[int]
-    """For this process."""
+    """Sockets for this process."""
     others_fds: list[int]
-    """For the other processes of the API."""
+    """Sockets for the other processes of the API."""
     exit_reason_fd: int
     """See ``errors.wire.ExitReason``."""
     metrics_dir: Path
     """See ``runner.observability.meter``."""
     number: int
-    """This process, of all that serve the API, from 0."""
+    """Number of this process, from 0."""
     texts_fd: int
     """See ``runner.api.limits.shared_counts``."""
     triton: TritonAddress | None

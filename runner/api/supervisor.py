@@ -39,13 +39,13 @@ from runner.supervision.unavailable import reject
 _BACKLOG = 2048
 _MIN_START_TIMEOUT_S = 60.0
 _RETURNS_LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-"""malloc gives them back to the kernel when they are freed. By itself it stops to after the first ones."""
+"""Setting by which malloc returns all freed large blocks to the kernel, not only the first ones."""
 _FINAL_RESPONSES_S = 5.0
-"""After the grace period, for the errors of requests that it ended."""
+"""Time after the grace period for the errors of requests that it ended."""
 
 
 class APIServers:
-    """All its processes, from ``begin`` to ``stop``; in between, ``wait_ready`` and ``drain``."""
+    """All processes of the API, from ``begin`` to ``stop``; in between, ``wait_ready`` and ``drain``."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class APIServers:
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
     ) -> None:
-        """``settings``: of the engine's folder, wherever it came from. ``engine_socket``: None behind C++.
+        """Initialize. ``settings`` have the engine's folder. ``engine_socket``: None behind C++.
 
         ``triton``: a Triton with NVIDIA's backend, which is asked in place of an engine server.
         """
@@ -79,7 +79,7 @@ class APIServers:
         address = self._settings.openai_host, self._settings.openai_port
         for number in range(len(self.processes)):
             listener = socket.create_server(address, backlog=_BACKLOG, reuse_port=number > 0)
-            # NOTE: only now, so that no other program shares the port, and not for one process.
+            # NOTE: set only now, so that no other program shares the port, and not for one process.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, len(self.processes) > 1)
             listener.setblocking(False)
             set_options(listener)
@@ -89,12 +89,12 @@ class APIServers:
             process.begin()
 
     async def wait_ready(self) -> None:
-        """Raises the CodedError of a first start that failed."""
+        """Raise the CodedError of a first start that failed."""
         for process in self.processes:
             await process.wait_ready()
 
     async def drain(self) -> None:
-        """Let the children end what runs, or end it after the grace period; new clients get 503 meanwhile."""
+        """Let running requests end, or end them after the grace period; new clients get 503 meanwhile."""
         for process in self.processes:
             await process.end_supervision()
             process.child.send_signal(signal.SIGTERM)
@@ -103,7 +103,7 @@ class APIServers:
             rejecting = reject(listener.dup(), partial(self._record_rejected, meter))
             self._rejecting.append(asyncio.create_task(rejecting, name="openai-reject"))
         ends = [asyncio.ensure_future(process.child.exit_code()) for process in self.processes]
-        # Those that were stopped, or hang, are ended by ``stop``.
+        # ``stop`` ends processes that were stopped or hang.
         _, left = await asyncio.wait(ends, timeout=self._settings.stop_grace_s + _FINAL_RESPONSES_S)
         for each in left:
             each.cancel()
@@ -116,7 +116,7 @@ class APIServers:
             log_refusal("openai", "failed", request_id, ServerStopping.code, duration_s=0.0)
 
     async def stop(self) -> None:
-        """Stop to listen, and end the children."""
+        """Stop listening, and end the children."""
         for process in self.processes:
             await process.end_supervision()
         for rejecting in self._rejecting:
@@ -147,9 +147,9 @@ class APIServer(SupervisedProcess):
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
     ) -> None:
-        """``settings``: with this process's share of the connections. ``number``: from 0, of all of them.
+        """Initialize. ``settings`` have this process's share of connections; ``number`` counts from 0.
 
-        ``texts``: of ``shared_counts``.
+        ``texts``: see ``shared_counts``.
         """
         name = "the OpenAI-compatible API" + (f", process {number}" if settings.openai_processes > 1 else "")
         start_timeout_s = max(_MIN_START_TIMEOUT_S, settings.triton_start_timeout_s)
@@ -161,10 +161,10 @@ class APIServer(SupervisedProcess):
         self._triton = triton
         self._listeners: list[socket.socket]
         self._own_listener: socket.socket | None = None
-        """Where this process alone answers, for its heartbeat; None: there is no other."""
+        """Socket on which this process alone answers, for its heartbeat; None: there is no other process."""
 
     def listen_with(self, listeners: list[socket.socket]) -> None:
-        """``listeners``: one for each process."""
+        """Listen with ``listeners``, one for each process."""
         self._listeners = listeners
         if len(listeners) > 1:
             self._own_listener = socket.create_server((LOOPBACK, 0))
@@ -195,7 +195,7 @@ class APIServer(SupervisedProcess):
         await self.launch_module("runner.api", start.model_dump_json().encode(), descriptors, environment)
 
     def clean_up(self) -> None:
-        # NOTE: at once, as it may stay down: the others would reject requests for its texts.
+        # NOTE: clear it at once, as it may stay down: the others would reject requests for its texts.
         clear_count(self._texts, self._number)
 
     async def is_ready(self) -> bool:
@@ -205,7 +205,7 @@ class APIServer(SupervisedProcess):
         return OpenAIServerFailed(reason=reason, log_tail=self.child.last_lines())
 
     def processes(self) -> dict[int, str]:
-        """Without the renderer of chat templates, which it starts again by itself."""
+        """Return the processes but the renderer of chat templates, which is restarted without the rest."""
         return {} if self.pid is None else {self.pid: "it"}
 
     async def stop(self) -> None:

@@ -21,7 +21,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 @contextmanager
 def server_span(tracing: Tracing, scope: Scope, call: Call) -> Iterator[str]:
-    """The span, current while the call is served. Yields the id of its trace."""
+    """Provide the id of the trace of the span, which is current while the call is served."""
     headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _HEADERS}
     parent = _PROPAGATOR.extract(headers, context.Context())
     span = tracing.tracer.start_span(
@@ -64,6 +64,6 @@ def _set_outcome(span: Span, call: Call) -> None:
     if call.error is not None:
         # NOTE: only the code of an error: its sentence may quote what a client sent.
         span.set_attribute("error.type", call.error.code)
-        # By the conventions, a client's mistake is not an error of a server span.
+        # By OpenTelemetry's conventions, a client's mistake is not an error of a server span.
         if not call.error.code.startswith("E1"):
             span.set_status(Status(StatusCode.ERROR, call.error.code))

@@ -1,4 +1,4 @@
-"""A request's body is JSON, with the fields of its endpoint.
+"""Validation of a request's body: JSON, with the fields of its endpoint.
 
 msgspec reports a field that does not fit in a sentence only. So ``check_document`` describes it, once msgspec
 has refused a document: a valid request pays nothing for it. It follows the path at the end of the sentence,
@@ -24,9 +24,9 @@ from errors.requests import InvalidInput
 _PATH = re.compile(r" - at `\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
 _MAX_NAME_CHARACTERS = 100
-"""Shown of an unknown field."""
+"""Number of characters that are shown of an unknown field."""
 _SIMILARITY = 0.8
-"""How similar, by difflib, a known field must be to an unknown one to be suggested."""
+"""Similarity, by difflib, at which a known field is suggested for an unknown one."""
 _OTHER_NAMES = {
     "functions": ("tools",),
     "input": ("messages", "prompt"),
@@ -57,25 +57,25 @@ Path = Iterator[re.Match[str]] | None
 
 
 def decode(content: bytearray, kind: type[B]) -> B:
-    """Raises E1600, E1601, or E1005 with the field."""
+    """Decode the body. Raises E1600, E1601, or E1005 with the field."""
     try:
         try:
             return msgspec.json.decode(content, type=kind)
         except msgspec.ValidationError as exc:
-            # NOTE: msgspec validates while it reads: only now it is known whether all of it is JSON.
+            # NOTE: msgspec validates while it reads: only now it is known that all of it is JSON.
             document = msgspec.json.decode(content)
             sent = _sent(document, _type_info(kind))
             if sent is not document:
                 return convert(sent, kind)
             check_document(document, kind, str(exc))
-            # Such as a field that is given twice.
+            # For example, a field is given twice.
             raise InvalidBody(reason=f"it is not valid ({exc})") from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidBody(reason=f"it is not JSON ({exc})".replace("\n", " ")) from exc
 
 
 def convert(value: object, kind: type[T], name: str = "") -> T:
-    """A part of a document, found at ``name``. Raises E1601, or E1005 with the field."""
+    """Convert a part of a document, found at ``name``. Raises E1601, or E1005 with the field."""
     info = inspect.type_info(kind)
     try:
         try:
@@ -90,7 +90,7 @@ def convert(value: object, kind: type[T], name: str = "") -> T:
 
 
 def _sent(value: Any, kind: inspect.Type) -> Any:
-    """The value without fields that count as not sent; itself if it has none of them."""
+    """Return the value without fields that count as not sent; itself if it has none of them."""
     match kind:
         case inspect.Metadata():
             return _sent(value, kind.type)
@@ -139,7 +139,7 @@ def _takes_null(kind: inspect.Type) -> bool:
 
 
 def _alternative(value: object, kind: inspect.UnionType) -> inspect.Type:
-    """The one that the value is meant as, or any."""
+    """Return the type that the value is meant to have, or any."""
     found = [each for each in _alternatives(kind) if _has_type(value, each)]
     for each in (each for each in found if isinstance(each, inspect.StructType)):
         assert isinstance(value, dict)
@@ -158,7 +158,7 @@ def check_document(document: object, kind: type, refusal: str = "") -> None:
 
 
 def _check(value: Any, kind: inspect.Type, name: str, path: Path) -> None:
-    """``name`` is the path of ``value`` in the document; ``path`` leads on from there.
+    """Check ``value`` at ``name``, its path in the document; ``path`` leads on from there.
 
     Without a path all is checked, until something does not fit.
     """
@@ -262,7 +262,7 @@ def _is_within_limits(value: Any, kind: inspect.Type) -> bool:
 
 
 def _describe(kind: inspect.Type) -> str:
-    """What a value must be."""
+    """Describe what a value must be."""
     match kind:
         case inspect.Metadata() | inspect.UnionType():
             alternatives = [each for each in _alternatives(kind) if not isinstance(each, inspect.NoneType)]

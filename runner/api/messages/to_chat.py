@@ -25,14 +25,14 @@ _CHOICES = {bodies.AnyTool: "required", bodies.NoTool: "none"}
 
 
 def fields_of(body: bodies.CountTokensBody) -> Fields:
-    """For errors."""
+    """Return the fields' names for errors."""
     if body.output_config is not None and body.output_config.format is not None:
         return Fields("messages", "output_config.format", _NAMES)
     return Fields("messages", "tools" if body.tools else "thinking", _NAMES)
 
 
 def chat_body(body: bodies.CountTokensBody, *, limits_thinking: bool) -> ChatBody:
-    """``limits_thinking``: whether the engine can; to Anthropic's API the budget is a target too.
+    """Convert the body. ``limits_thinking``: True if the engine can; Anthropic's budget is a target too.
 
     Raises E1005 with the field.
     """
@@ -94,7 +94,7 @@ def _messages(body: bodies.CountTokensBody) -> Iterator[dict[str, Any]]:
 
 
 def _of_user(content: Any) -> Iterator[dict[str, Any]]:
-    """Results of tools are messages of their own. Texts between them stay together."""
+    """Yield a user's messages: each result of a tool alone, and the texts between them together."""
     texts: list[bodies.TextBlock] = []
     if isinstance(content, str):
         yield {"role": "user", "content": content}

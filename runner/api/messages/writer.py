@@ -22,7 +22,7 @@ from runner.api.messages.answers import (
 from runner.api.messages.bodies import TextBlock, ToolUseBlock
 
 _SIGNATURE = "cog-triton"
-"""Of what the model thought. Some clients do not send thoughts back without one."""
+"""Signature of thoughts. Some clients do not send thoughts back without one."""
 _DELTA = b"""event: content_block_delta
 data: {"type":"content_block_delta","index":%d,"delta":{"type":"%b_delta","%b":%b}}
 
@@ -117,7 +117,7 @@ def _block(block: Block, text: str) -> AnswerBlock:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Of arguments that were cut: as far as they go, as Anthropic's clients read a stream."""
+    """Parse arguments, which may be cut, as far as they go, as Anthropic's clients read a stream."""
     try:
         found = from_json(arguments or "{}", allow_partial="trailing-strings")
     except ValueError:

@@ -52,7 +52,7 @@ class CallObserver:
                 self._report_end(call, scope["method"], trace_id)
 
     def _report_end(self, call: Call, method: str, trace_id: str) -> None:
-        """Of a call that was refused, or whose client disconnected before its body was read."""
+        """Report a call that was refused, or whose client disconnected before its body was read."""
         if call.error is None and method != "POST":
             return  # A browser's CORS preflight.
         code = call.error.code if call.error is not None else ""

@@ -16,11 +16,11 @@ from runner.settings.api_settings import APISettings
 
 _ANY = "*"
 _OPEN_PATHS = ("/health", "/ready", "/metrics")
-"""Kubernetes, load balancers and Prometheus ask by whatever name or address they know."""
+"""Paths for Kubernetes, load balancers and Prometheus, which use any name or address they know."""
 
 
 def restricts_hosts(settings: APISettings) -> bool:
-    """If hosts are set; else on loopback without keys, where only programs of this machine are expected."""
+    """Return True if hosts are set, or on loopback without keys, where only local programs are expected."""
     return bool(settings.allowed_hosts) or (_is_loopback(settings.openai_host) and not settings.api_keys)
 
 

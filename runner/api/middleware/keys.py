@@ -12,12 +12,12 @@ _GUARDED = ("/v1/", "/tokenize", "/detokenize")
 
 
 def is_guarded(path: str) -> bool:
-    """False for the page, its description, health, readiness and metrics."""
+    """Return False for the page, its description, health, readiness and metrics."""
     return path.startswith(_GUARDED)
 
 
 class RequireKey:
-    """Middleware that checks the key of guarded paths, before anything of the body is read."""
+    """Middleware that checks the key of guarded paths, before the body is read."""
 
     def __init__(self, app: ASGIApp, keys: APIKeys) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The endpoint that a client probably meant by a path that there is not: most have a wrong base URL."""
+"""The endpoint that a client probably meant by an unknown path: most have a wrong base URL."""
 
 import difflib
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _OTHER_NAMES = {
 
 
 def nearest_path(path: str, paths: Sequence[str]) -> str | None:
-    """The one of ``paths`` that is most like ``path``; None if none is."""
+    """Return the path of ``paths`` that is most like ``path``; None if none is."""
     known = [each for each in paths if each != "/" and "{" not in each]
     path = path.lower()
     if len(path) > _MOST_CHARACTERS:

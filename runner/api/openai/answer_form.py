@@ -1,4 +1,4 @@
-"""How the answer to a chat is read, and the guide that keeps it to that form."""
+"""The form of a chat's answer, and the guide that keeps the answer to it."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from runner.generation.request import GenerationRequest
 def with_answer_form(
     request: GenerationRequest, body: ChatBody, use: ToolUse | None, served: Served
 ) -> GenerationRequest:
-    """``request``, whose prompt is the text of the chat. It stays as it is if the answer is plain text.
+    """Add the form to ``request``, whose prompt is the chat's text. A plain text answer has none.
 
     Raises E1005, E1105, and E1602 for what only a guide can enforce, on an engine without guides of chats.
     """

@@ -148,7 +148,7 @@ class Model(msgspec.Struct):
     created: int
     max_model_len: int
     parent: str | None
-    """Of a LoRA adapter: the model that it belongs to."""
+    """Model that a LoRA adapter belongs to."""
     display_name: str
     created_at: datetime
     object: str = "model"

@@ -19,7 +19,7 @@ from runner.chat.families.parts import Content
 _encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
 _MARK = "\0"
-"""Stands for a text in an event. No later field has one."""
+"""Mark in place of a text in an event. No later field has one."""
 
 
 class ChoicesWriter:
@@ -37,7 +37,7 @@ class ChoicesWriter:
         self._format = formatter
         self._created = int(time.time())
         self._templates: dict[int, tuple[bytes, bytes] | None] = {}
-        """By index of an opened text: what an event has before and after a text alone; None: not made yet."""
+        """Event before and after a text alone, by the index of an opened text; None: not made yet."""
 
     def document(self, texts: Sequence[Sequence[Piece]], generations: Generations) -> bytes:
         choices = [self._format.whole(pieces) for pieces in texts]
@@ -49,7 +49,7 @@ class ChoicesWriter:
         return b"".join([self._events_of(piece, generations) for piece in batch])
 
     def _events_of(self, piece: Piece, generations: Generations) -> bytes:
-        """NOTE: a hot path, once per token: an event of a text alone differs from the last in its text."""
+        """Write a piece. NOTE: a hot path: an event of a text alone differs from the last in its text."""
         index = piece.index
         is_opened = index in self._templates
         if is_opened and (text := _text_alone(piece)) and not self._has_usage:
@@ -75,7 +75,7 @@ class ChoicesWriter:
         return _DONE
 
     def error_events(self, error: CodedError) -> bytes:
-        """Without ``[DONE]``, as the text is not complete."""
+        """Return the events without ``[DONE]``, as the text is not complete."""
         return b"data: %b\n\n" % error_body(error, self.fields)
 
     def _event(self, choices: list[Choice], usage: Usage | msgspec.UnsetType | None) -> bytes:
@@ -88,7 +88,7 @@ class ChoicesWriter:
 
 
 def _text_alone(piece: Piece) -> str:
-    """Of a piece that has nothing else; else an empty text."""
+    """Return the text of a piece that has nothing else; else an empty text."""
     if piece.finish_reason is not None or piece.log_probs:
         return ""
     if len(piece.parts) == 1 and isinstance(part := piece.parts[0], Content):

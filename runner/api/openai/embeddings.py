@@ -26,14 +26,14 @@ from runner.generation.request import GenerationRequest
 from runner.generation.tokenizing import Tokenizing
 
 _MOST_TOGETHER = 64
-"""Inputs of one call that the engine has at the same time, so that other calls have their turn."""
+"""Number of inputs of a call that the engine has at a time, so that other calls have their turn."""
 _PIECE_BYTES = 1 << 16
 _FIELDS = Fields(prompt="input")
 _encode = msgspec.json.Encoder().encode
 
 
 class EmbeddingResponse(Response):
-    """Embeds while it is sent. Of Starlette's class it uses the interface only: Starlette calls it."""
+    """A response that embeds while it is sent. It has only the interface of Starlette's class."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class EmbeddingResponse(Response):
         requests: list[GenerationRequest],
         model: str,
     ) -> None:
-        """``requests``: one for each input."""
+        """Initialize. ``requests``: one for each input."""
         self._service = service
         self._tokenizing = tokenizing
         self._is_base64 = body.encoding_format == "base64"
@@ -69,7 +69,7 @@ class EmbeddingResponse(Response):
             return
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        # NOTE: piece by piece, as numbers take many times the memory of the vectors.
+        # NOTE: send it piece by piece, as numbers take many times the memory of the vectors.
         for piece in self._pieces():
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             await asyncio.sleep(0)  # Other calls have their turn.
@@ -118,7 +118,7 @@ class EmbeddingResponse(Response):
             generation.fail(error)
 
     def _cut(self, vector: bytes) -> bytes:
-        """The first numbers of a vector, if the request asks for fewer, as a vector of length 1."""
+        """Return the first numbers of a vector, if the request asks for fewer, as a vector of length 1."""
         numbers = _numbers(vector)
         if self._dimensions in (None, len(numbers)):
             return vector
@@ -127,7 +127,7 @@ class EmbeddingResponse(Response):
         return bytes(array("f", (each / length for each in kept)))
 
     def _pieces(self) -> Iterator[bytes]:
-        """The answer's JSON, which is ``Embeddings``."""
+        """Yield the answer's JSON, which is ``Embeddings``."""
         head, tail = _encode(
             Embeddings("list", [], self._model, EmbeddingUsage(self._prompt_tokens, self._prompt_tokens))
         ).split(b"[]", 1)

@@ -30,12 +30,12 @@ from runner.detokenizer.stages import SPACE
 from runner.generation.text_decoder import ReportedToken
 
 _FINISH_REASONS = {None: None, "end": "stop", "stop": "stop", "length": "length"}
-"""By the core's name: OpenAI has one name for the end of a text and for a stop sequence."""
+"""Finish reasons by ours: OpenAI has one name for the end of a text and a stop sequence."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenTexts:
-    """Single tokens as text and as bytes, for log probabilities: a token may be part of a character."""
+    """Texts and bytes of single tokens, for log probabilities: a token may be part of a character."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -45,14 +45,14 @@ class TokenTexts:
         self._found: dict[int, tuple[str, list[int]]] = {}
 
     def find(self, token_id: int) -> tuple[str, list[int]]:
-        """The token's text, with U+FFFD for bytes that are no whole character, and its bytes."""
+        """Return the token's text, with U+FFFD for bytes that are no whole character, and its bytes."""
         if token_id not in self._found:
             content = self._bytes(token_id)
             self._found[token_id] = (content.decode(errors="replace"), list(content))
         return self._found[token_id]
 
     def shown(self, token: ReportedToken, token_id: int | None = None) -> tuple[str, list[int]]:
-        """As ``find``, as the text has the token, or the token ``token_id`` in its place."""
+        """Return what ``find`` does, as the text shows the token, or ``token_id`` in its place."""
         text, encoded = self.find(token.token_id if token_id is None else token_id)
         return (text[1:], encoded[1:]) if token.drops_space and text.startswith(" ") else (text, encoded)
 
@@ -76,14 +76,14 @@ class ChatFormat:
         self._tokens = tokens
         self._includes_reasoning = includes_reasoning
         self._num_calls: Counter[int] = Counter()
-        """By index: the number of calls so far."""
+        """Number of calls so far, by index."""
 
     def opening(self, index: int) -> Choice | None:
-        """The first event of a text, before any piece."""
+        """Return the first event of a text, before any piece."""
         return ChatChunkChoice(index, Delta(role="assistant", content=""), None, None)
 
     def events(self, piece: Piece) -> list[Choice]:
-        """A piece as events of a stream: one for each of its parts."""
+        """Return a piece as events of a stream: one for each of its parts."""
         index = piece.index
         log_probs = self._log_probs([piece]) if piece.log_probs else None
         if not piece.parts:
@@ -95,7 +95,7 @@ class ChatFormat:
         return events
 
     def whole(self, pieces: Sequence[Piece]) -> Choice:
-        """All pieces of one text as a choice of a whole answer."""
+        """Return all pieces of one text as a choice of a whole answer."""
         index, log_probs = pieces[0].index, self._log_probs(pieces)
         parts = [part for piece in pieces for part in piece.parts]
         if not parts:
@@ -177,7 +177,7 @@ class CompletionFormat:
         )
 
     def _top(self, token: ReportedToken) -> dict[str, float]:
-        """By text. As in OpenAI's answers, the chosen token is always one of them."""
+        """Return log probabilities by text. As in OpenAI's answers, the chosen token is always among them."""
         log_prob = token.log_prob
         values = {self._tokens.shown(token, each)[0]: value for each, value in reversed(log_prob.top)}
         values.setdefault(self._tokens.shown(token)[0], log_prob.value)

@@ -26,7 +26,7 @@ _ANY_OBJECT = '{"type": "object"}'
 
 
 def guide_of(body: GenerationBody, engine_kind: str) -> Guide | None:
-    """Raises E1005 for more than one guide, and E1602 for an engine that does not support guides."""
+    """Return the body's guide. Raises E1005 for several, and E1602 for an engine without guides."""
     given = dict(_given(body))
     if not given:
         return None
@@ -42,12 +42,12 @@ def guide_of(body: GenerationBody, engine_kind: str) -> Guide | None:
 
 
 def body_field(body: GenerationBody) -> str | None:
-    """The first field of a body that is a guide."""
+    """Return the first field of a body that is a guide."""
     return next((field for field, _ in _given(body)), None)
 
 
 def error_field(body: GenerationBody) -> str | None:
-    """The field that errors of the output's guide are about."""
+    """Return the field that errors of the output's guide are about."""
     others = (name for name in ("tools", "thinking_token_budget") if getattr(body, name, None) is not None)
     return body_field(body) or next(others, None)
 
@@ -74,7 +74,7 @@ def _fields(
     choice: list[str] | None,
     grammar: str | None,
 ) -> Iterator[tuple[str, Callable[[], Guide]]]:
-    """The fields that vLLM's two forms share."""
+    """Yield the fields that vLLM's two forms share."""
     if schema is not None:
         yield f"{prefix}json", partial(_schema, schema)
     if regex is not None:

@@ -1,4 +1,4 @@
-"""Fields of other servers that this one does not know, with the values that ask for what it does anyway.
+"""Fields of other servers that this one does not know, with values that ask for its only behavior.
 
 Routers and clients send them with each request. With such a value a field counts as not sent; with another it
 is unknown (E1601).

@@ -1,4 +1,4 @@
-"""How much the model reasons before it answers, by the variables of its chat template.
+"""Amount of reasoning before an answer, by the variables of the chat template.
 
 An effort is a hint, in all APIs: coding agents send one with each request. What the template can't be told is
 ignored.
@@ -17,7 +17,7 @@ _SWITCHES = ("enable_thinking", "thinking")
 
 
 def template_arguments(body: ChatBody, template: ChatTemplate) -> dict[str, Any] | None:
-    """The variables of the body; those of ``reasoning_effort`` where they are not given themselves."""
+    """Return the body's variables, completed by those of ``reasoning_effort``."""
     effort, given = body.reasoning_effort, body.chat_template_kwargs
     if effort is None:
         return given
@@ -27,6 +27,6 @@ def template_arguments(body: ChatBody, template: ChatTemplate) -> dict[str, Any]
 
 
 def _has_variable(template: ChatTemplate, name: str) -> bool:
-    """Whether a tag of the template has the name, not as an attribute or a key."""
+    """Tell whether a tag of the template has the name, not as an attribute or a key."""
     tags = (_TAG_END.split(part, 1)[0] for part in _TAG_BEGIN.split(template.text)[1:])
     return any(re.search(rf"(?<![.'\"\w]){name}\b", tag) for tag in tags)

@@ -1,4 +1,4 @@
-"""From a body to requests of the generation core: one for each prompt."""
+"""Conversion of a body to requests of the generation core: one for each prompt."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -34,7 +34,7 @@ from runner.settings.settings import Settings
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for completions. A chat's answer may use all that the model has room for."""
 MAX_INPUTS = 2048
-"""OpenAI's limit of inputs that one call embeds."""
+"""Limit of inputs that one call embeds, as OpenAI's."""
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 PARAMETERS = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES)
 """Fields that are sampling parameters of the core by the same names."""
@@ -42,7 +42,7 @@ _MAX_ID_DIGITS = 10
 
 
 def completion_requests(body: CompletionBody, served: Served) -> list[PromptRequest]:
-    """One per prompt. Raises a CodedError that names the field."""
+    """Make a request per prompt. Raises a CodedError that names the field."""
     if body.echo and body.logprobs is not None:
         expected = "false where there is logprobs, as those of the prompt are not known"
         raise InvalidInput(name="echo", expected=expected, value=True)
@@ -64,7 +64,7 @@ def completion_requests(body: CompletionBody, served: Served) -> list[PromptRequ
 
 
 def embedding_requests(body: EmbeddingBody, served: Served) -> list[GenerationRequest]:
-    """One per input. Raises a CodedError that names the field."""
+    """Make a request per input. Raises a CodedError that names the field."""
     pooling = served.model.pooling
     assert pooling is not None
     if body.dimensions is not None and not pooling.allows(body.dimensions):
@@ -93,12 +93,12 @@ def _dimensions(pooling: Pooling) -> str:
 
 
 def num_prompts(given: Prompt) -> int:
-    """Of a completion's ``prompt``, before it is checked: token ids are one prompt."""
+    """Count the prompts of a completion's unchecked ``prompt``: token ids are one prompt."""
     return 1 if isinstance(given, str) or isinstance(given[0], int) else len(given)
 
 
 def num_texts(body: GenerationBody, num_prompts: int, limit: int) -> int:
-    """Of all prompts. Raises E1005 for more than this server ever generates at once."""
+    """Count the texts of all prompts. Raises E1005 for more than this server ever generates at once."""
     if num_prompts > limit:
         expected = f"at most {limit} prompts (OPENAI_MAX_REQUESTS)"
         raise InvalidInput(name="prompt", expected=expected, value=num_prompts)
@@ -110,7 +110,7 @@ def num_texts(body: GenerationBody, num_prompts: int, limit: int) -> int:
 
 
 def chat_request(body: ChatBody, served: Served) -> PromptRequest:
-    """Raises a CodedError that names the field, and the errors of chat templates."""
+    """Make the request. Raises a CodedError that names the field, and the errors of chat templates."""
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         expected = f"max_tokens ({body.max_tokens}), of which it is the newer name"
         raise InvalidInput(name="max_completion_tokens", expected=expected, value=body.max_completion_tokens)
@@ -128,7 +128,7 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
 
 
 def _prompt_with_effort(body: ChatBody, served: Served) -> str:
-    """The prompt with the body's effort; without it if the template refuses its value, as Qwen 3.8's does."""
+    """Return the prompt with the body's effort, or without if the template refuses it (Qwen 3.8's)."""
     arguments = template_arguments(body, served.model.chat)
     try:
         return chat_prompt(msgspec.structs.replace(body, chat_template_kwargs=arguments), served)
@@ -143,7 +143,7 @@ def _prompt_with_effort(body: ChatBody, served: Served) -> str:
 
 
 def chat_prompt(fields: ChatBody | TokenizeBody, served: Served) -> str:
-    """The text that the chat template makes. Raises E1005 and the errors of chat templates."""
+    """Return the text that the chat template makes. Raises E1005 and the errors of chat templates."""
     if fields.continue_final_message and fields.add_generation_prompt:
         raise InvalidInput(
             name="add_generation_prompt", expected="false where continue_final_message is true", value=True
@@ -230,7 +230,7 @@ def _stops(body: GenerationBody, settings: Settings) -> tuple[str, ...]:
 
 
 def _prompts(given: Prompt, field: str = "prompt") -> list[str | list[int]]:
-    """The prompts of a string, token ids, or a list of either. Raises E1005 for a mixture."""
+    """Return the prompts of a string, token ids, or a list of either. Raises E1005 for a mixture."""
     if isinstance(given, str):
         return [given]
     kinds = {type(each) for each in given}

@@ -13,22 +13,22 @@ class TextPart(Protocol):
 
 
 def joined(content: str | Iterable[TextPart]) -> str:
-    """A text, or parts that have one each."""
+    """Return a text, or parts that have one each."""
     return content if isinstance(content, str) else "\n".join(each.text for each in content)
 
 
 def format_by(schema: Object, name: str = "output") -> Object:
-    """How a chat names the schema of its answer."""
+    """Return a chat's field for the schema of its answer."""
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
 
 
 def call_of(call_id: str, name: str, arguments: CallArguments) -> Object:
-    """How a chat writes a call of a tool."""
+    """Return a call of a tool as a chat has it."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def function_named(name: object) -> Object:
-    """How a chat names a tool."""
+    """Return a chat's reference to a tool."""
     return {"type": "function", "function": {"name": name}}
 
 

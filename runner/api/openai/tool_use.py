@@ -14,11 +14,11 @@ from runner.chat.families import tools as families
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 _MOST_NAMES = 10
-"""Shown in an error."""
+"""Number of names that an error shows."""
 
 
 def tool_use(body: ChatBody, engine_kind: str) -> families.ToolUse | None:
-    """None if the answer may call no tool.
+    """Return the tools that an answer may call; None if there are none.
 
     Raises E1005 for a choice that the other fields do not allow, and E1602 for calls that only a guide can
     enforce, on an engine that follows none.
@@ -51,7 +51,7 @@ def tool_use(body: ChatBody, engine_kind: str) -> families.ToolUse | None:
 
 
 def callable_tools(body: ChatBody, use: families.ToolUse | None) -> list[Tool] | None:
-    """Those that the template shows. Beside a named tool all are: the prompt begins as in other turns."""
+    """Return the tools for the template: all, even if one is named, so that turns begin alike."""
     if use is None:
         return None
     if not isinstance(body.tool_choice, AllowedTools):
@@ -61,7 +61,7 @@ def callable_tools(body: ChatBody, use: families.ToolUse | None) -> list[Tool] |
 
 
 def shown_tools(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
-    """For the chat template, as models learn them: without what is only for the server."""
+    """Return tools for the chat template, as models learn them, without fields for the server."""
     return [{"type": "function", "function": _shown(each.function)} for each in tools or ()] or None
 
 
@@ -76,7 +76,7 @@ def _tool(function: Function) -> families.Tool:
 
 
 def _some(tools: Mapping[str, families.Tool], names: Mapping[str, str]) -> dict[str, families.Tool]:
-    """Those of ``names``, which are by the place of each."""
+    """Return the tools of ``names``, which are by their places."""
     for place, name in names.items():
         if name not in tools:
             known = [*list(tools)[:_MOST_NAMES], *(["..."] if len(tools) > _MOST_NAMES else [])]

@@ -20,7 +20,7 @@ _NOT_SNIFFED = {"X-Content-Type-Options": "nosniff"}
 
 
 def page_routes() -> list[Route]:
-    """The page and its libraries. The answers can be sent any number of times."""
+    """Return the page and its libraries. The answers can be sent any number of times."""
     libraries = [
         Route(f"/vendor/{path.name}", _library(path), methods=["GET"])
         for path in sorted(_FOLDER.glob("vendor/*.js"))

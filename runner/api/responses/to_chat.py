@@ -37,14 +37,14 @@ _OWN_TOOLS_ONLY = "function, because this server runs no tools itself"
 
 
 def fields_of(body: bodies.ResponsesBody) -> Fields:
-    """For errors."""
+    """Return the fields' names for errors."""
     has_format = body.text is not None and body.text.format is not None
     others = "tools" if body.tools else "thinking_token_budget"
     return Fields("input", "text.format" if has_format else others, _NAMES)
 
 
 def chat_body(body: bodies.ResponsesBody) -> ChatBody:
-    """Raises E1005 and E1601 with the field."""
+    """Convert the body. Raises E1005 and E1601 with the field."""
     _check_supported(body)
     return make_chat_body(
         body,
@@ -81,7 +81,7 @@ def _response_format(body: bodies.ResponsesBody) -> Object | None:
 
 
 def namespaces(body: bodies.ResponsesBody) -> dict[str, tuple[str, str]]:
-    """Namespace and name of functions, by the name that the model learns. Of what is not valid: nothing."""
+    """Return namespace and name of valid functions, by the name that the model learns."""
     found: dict[str, tuple[str, str]] = {}
     for tool in body.tools or ():
         match tool:
@@ -145,7 +145,7 @@ def _messages(body: bodies.ResponsesBody) -> list[Object]:
 
 
 class _Messages:
-    """Items that the assistant wrote one after the other are one message of a chat."""
+    """Messages of a chat: consecutive items of the assistant are one message."""
 
     def __init__(self) -> None:
         self.all: list[dict[str, Any]] = []
@@ -172,7 +172,7 @@ class _Messages:
                 message["reasoning_content"] = joined(written or summary)
 
     def _assistant(self, *later: str) -> dict[str, Any]:
-        """The assistant's last message; a new one if it has one of the fields that come later."""
+        """Return the assistant's last message; a new one if it has one of the fields that come later."""
         last: Mapping[str, Any] = self.all[-1] if self.all else {}
         if last.get("role") != "assistant" or any(name in last for name in later):
             self.all.append({"role": "assistant"})

@@ -37,7 +37,7 @@ _TEXTS = {
     "reasoning": (b"response.reasoning_text", b'"content_index":0,', b""),
     "call": (b"response.function_call_arguments", b"", b""),
 }
-"""Of the events of a block's text: the first words of their type, fields before and after the text."""
+"""Events of a block's text: first words of their type, fields before and after the text."""
 _TEXT_EVENT = b"""event: %b.%b
 data: {"type":"%b.%b","sequence_number":%d,"output_index":%d,"item_id":"%b",%b"%b":%b%b}
 
@@ -50,7 +50,7 @@ class ResponsesWriter:
     idle_event = COMMENT
 
     def __init__(self, body: ResponsesBody, model: str, *, is_large: bool) -> None:
-        """``is_large``: nothing of the body that may be large is kept, to be repeated in the answer."""
+        """Initialize. ``is_large``: large parts of the body are not kept, to be repeated in the answer."""
         self.response_id = f"resp_{secrets.token_hex(12)}"
         self.model = model
         self.fields = fields_of(body)
@@ -103,7 +103,7 @@ class ResponsesWriter:
         return [self._item(each, each.text, self._status(each)) for each in self._blocks.all]
 
     def _status(self, block: Block) -> str:
-        """Of a block that has ended."""
+        """Return the status of a block that has ended."""
         return "incomplete" if self._is_cut and block is self._blocks.all[-1] else "completed"
 
     def _written(self, steps: Iterable[Step]) -> bytes:
@@ -133,7 +133,7 @@ class ResponsesWriter:
         return self._event(f"response.content_part.{verb}", **place, part=part)
 
     def _text_event(self, verb: bytes, field: bytes, block: Block, text: str) -> bytes:
-        """NOTE: a hot path, for each piece of a text."""
+        """Write an event of a piece of text. NOTE: a hot path."""
         name, before, after = _TEXTS[block.kind]
         number, item_id = self._num_events, _id(block).encode()
         self._num_events += 1
@@ -146,7 +146,7 @@ class ResponsesWriter:
         return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
     def _item(self, block: Block, text: str, status: str) -> Item:
-        """``text``: so far; in an item that has just begun there is no content yet."""
+        """Return the item with ``text`` so far; if it has just begun, it has no content yet."""
         is_begun = status == "in_progress"
         match block.kind:
             case "text":
