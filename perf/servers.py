@@ -14,7 +14,7 @@ from runner.settings.ports import free_ports
 
 HOST = "127.0.0.1"
 MODEL = "paced"
-"""Its name in the OpenAI-compatible API."""
+"""Name of the model in the OpenAI-compatible API."""
 _TRITON_PORT = re.compile(r"--http-port=(\d+)")
 _MOST_STREAMS = 600
 """More than any load has, so that none is refused."""
@@ -29,7 +29,7 @@ class Stack:
 
     server: CogServer
     start_s: float = 0.0
-    """From the runner's start to READY."""
+    """Time from the runner's start to READY."""
     triton_port: int = 0
     triton_url: str = ""
     triton_grpc: str = ""

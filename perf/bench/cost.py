@@ -27,9 +27,9 @@ from perf.servers import MODEL, Stack
 
 _PEAK_STREAMS, _PEAK_TOKENS = 256, 256
 _PACED_STREAMS = 64
-"""At more, a slow machine merges events."""
+"""Number of streams; with more, a slow machine merges events."""
 _STARTING = 64
-"""Requests at once."""
+"""Number of concurrent requests."""
 _MOCK_PACE = 1e5
 _MANY_TOKENS, _LONG_STREAMS = 8192, 8
 _SMALL_FILES, _SMALL_FILE_BYTES = 8192, 64 << 10

@@ -1,4 +1,4 @@
-"""How much ``make bench`` measures, and what its loads have in common."""
+"""The extent of ``make bench``, and common parts of its loads."""
 
 from typing import NamedTuple
 

@@ -31,7 +31,7 @@ class Row:
 
     @property
     def is_kept(self) -> bool:
-        """None of its requests failed, and its value is within the limit, if it is judged."""
+        """True if no request failed and the value is within its limit, if any."""
         if self.limit is None or not self.is_judged or self.not_served:
             return not self.not_served
         return self.value >= self.limit if self.at_least else self.value <= self.limit

@@ -1,4 +1,4 @@
-"""From the options to a target that answers: which kind, where, and with a prompt of the right length."""
+"""Making of a target from the options: its kind, its place, and a prompt of the right length."""
 
 import argparse
 import json

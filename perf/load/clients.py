@@ -28,7 +28,7 @@ class Run:
 
     @property
     def duration_s(self) -> float:
-        """Until the last answer."""
+        """Time until the last answer."""
         return max((record.ended_s for record in self.records), default=0.0)
 
 

@@ -31,7 +31,7 @@ class _NothingCame(RequestFailed):
 
 
 class Origin(NamedTuple):
-    """Where connections go to."""
+    """Place that connections go to."""
 
     scheme: str
     host: str

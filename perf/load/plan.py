@@ -1,4 +1,4 @@
-"""When requests are sent: the plan of a load test, and each client process's share of it."""
+"""The plan of a load test: the times of requests, and each client process's share of it."""
 
 import random
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class Plan:
     is_poisson: bool = False
     timeout_s: float = 600.0
     most_requests: int = 0
-    """With ``concurrency``: end after this many requests; 0: only the duration ends it."""
+    """Number of requests after which it ends, with ``concurrency``; 0: only the duration ends it."""
     first: int = 0
     every: int = 1
     """A process of several sends, in an open loop, the request ``first`` and then each ``every``-th one."""
@@ -44,7 +44,7 @@ class Plan:
 
     @property
     def most_at_once(self) -> int:
-        """How many requests are in flight together; 0 for an open loop, where it depends on the server."""
+        """Number of requests in flight together; 0 for an open loop, where it depends on the server."""
         return 0 if self.unit == "rps" else int(self.rate)
 
     def shares(self, processes: int) -> list["Plan"]:

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 
 _WORD = " a"
 _ODD_ENDS = (".", "!", "?!", " b", " b.", "\n", " ~")
-"""What may make up for a token that one more word would overshoot."""
+"""Words that may make up for a token that one more word would overshoot."""
 _MOST_PROBES = 24
 
 Count = Callable[[str], Awaitable[int]]
-"""How many tokens the server counts in a prompt."""
+"""Function that counts a prompt's tokens by the server."""
 
 
 def guessed_prompt(tokens: int) -> str:

@@ -1,4 +1,4 @@
-"""What is known of one request of a load test, and nothing computed from it.
+"""Facts of one request of a load test, and nothing computed from them.
 
 Times are seconds since the test began, on one clock for all client processes.
 """
@@ -14,14 +14,14 @@ Outcome = Literal["completed", "failed", "busy"]
 
 @dataclass
 class Answer:
-    """What a target's answer says. ``server`` holds what the server itself measured, by log line."""
+    """Contents of a target's answer. ``server`` holds what the server itself measured, by log line."""
 
     outcome: Outcome = "completed"
     error: str = ""
     input_tokens: int | None = None
     output_tokens: int = 0
     output_s: "array[float]" = field(default_factory=lambda: array("d"))
-    """When each piece of output arrived; empty where it came as one document."""
+    """Times when pieces of output arrived; empty where it came as one document."""
     server: dict[str, float] = field(default_factory=dict)
 
 

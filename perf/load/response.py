@@ -8,7 +8,7 @@ from runner.http.event_stream import EventParser
 
 
 class MalformedResponse(ValueError):
-    """What came is not HTTP/1.1."""
+    """A response that is not HTTP/1.1."""
 
 
 @dataclass

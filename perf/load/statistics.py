@@ -1,4 +1,4 @@
-"""From records to figures: distributions, exact concurrency, goodput. Pure functions."""
+"""Figures from records: distributions, exact concurrency, goodput. Pure functions."""
 
 import math
 import statistics

@@ -11,7 +11,7 @@ from perf.load.statistics import Concurrency, Distribution, concurrency, distrib
 _LATE_S = 0.05
 _BUSY_CLIENT = 0.9
 _GROWTH, _GROWN_S = 2.0, 1.0
-"""How much longer, between the first and the last quarter, answers take of a server with a growing queue."""
+"""Growth of answer times, from the first to the last quarter, that shows a growing queue."""
 _TOO_MUCH = "the server could not keep up; lower --rate"
 
 
@@ -33,13 +33,13 @@ class Summary:
     gap_s: Distribution | None
     """Between pieces of output, of all streams: its maximum is the longest stall anyone saw."""
     server: dict[str, Distribution | None]
-    """What the server measured, by the name in its log."""
+    """Measurements of the server, by the name in its log."""
     input_tokens: int
     output_tokens: int
     good: int | None
     """Requests that kept the SLO; None where there was none."""
     sent_late_s: Distribution | None
-    """How late requests were sent: what this side adds to latencies."""
+    """Delays of sending, which this side adds to latencies."""
     client_cpu_s: float
     warnings: tuple[str, ...]
 

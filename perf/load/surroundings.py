@@ -1,4 +1,4 @@
-"""What figures depend on besides the load: when and on which machine they were taken, and on what server."""
+"""Conditions of figures besides the load: when and on which machine they were taken, and on what server."""
 
 import json
 from datetime import datetime, timezone
@@ -10,7 +10,7 @@ from perf.load.options import COG, MOCK, OPENAI, TRITON
 
 _TIMEOUT_S = 10.0
 _PATHS = {COG: "/health-check", MOCK: "/health-check", TRITON: "/v2", OPENAI: "/version"}
-"""Where a server may tell its version: Cog, Triton, vLLM."""
+"""Paths at which a server may tell its version: Cog, Triton, vLLM."""
 
 
 async def surroundings(target: str, url: str) -> dict[str, str]:

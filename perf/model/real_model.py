@@ -70,7 +70,7 @@ class Reference:
 
 
 class _Target(OpenAITarget):
-    """Also keeps the texts."""
+    """A target that also keeps the texts."""
 
     def __init__(self, url: str, max_tokens: int) -> None:
         workload = Workload(_QUESTION, 0, max_tokens, is_fixed_length=False, extra={"temperature": 0})

@@ -32,7 +32,7 @@ class Engine:
     python: str
     cache: Path
     vocab_size: int = 0
-    """Where each token is followed by the next one."""
+    """Size of a vocabulary in which each token is followed by the next one."""
     variables: Mapping[str, str] = field(default_factory=dict)
     step_file: Path | None = None
     """File that the stand-in executor reads its pace from."""

@@ -1,4 +1,4 @@
-"""Rounds of workloads on servers that are resident: what one client process saw, and what they spent."""
+"""Rounds of workloads on resident servers: figures of one client process, and the servers' costs."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ _TIMEOUT_S = 240.0
 
 @dataclass(frozen=True)
 class Row:
-    """What one workload cost on one server. ``cpu_s`` is by role of process."""
+    """Cost of one workload on one server. ``cpu_s`` is by role of process."""
 
     workload: str
     server: str
@@ -32,7 +32,7 @@ class Row:
 
     @property
     def front_cpu_s(self) -> float:
-        """Without the engine core."""
+        """CPU time without the engine core's."""
         return sum(seconds for role, seconds in self.cpu_s.items() if role not in CORE)
 
     @property
@@ -41,7 +41,7 @@ class Row:
 
 
 class Rounds:
-    """Prompts are the same for the same ``seed``."""
+    """Rounds, whose prompts are the same for the same ``seed``."""
 
     def __init__(
         self, endpoints: Mapping[str, Endpoint], workloads: Mapping[str, Workload], seed: str

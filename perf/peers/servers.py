@@ -27,7 +27,7 @@ _MOST_STREAMS = "2048"
 
 
 class Endpoint(NamedTuple):
-    """Where requests of a ``kind`` (requests.py) go; the server's processes are in ``session``."""
+    """Place that requests of a ``kind`` (requests.py) go to; the server's processes are in ``session``."""
 
     kind: str
     url: str

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from errors.requests import InvalidInput
 
 _WORD_MARKS = ("Ġ", "▁")
-"""How vocabularies write the space before a word."""
+"""Spellings in vocabularies of the space before a word."""
 _FIRST_WORD, _LAST_WORDS = 300, 400
 """Ids that may end a prompt: known models go on with the next ids, which are text for long enough."""
 
@@ -30,7 +30,7 @@ class Workload:
     """Seconds of a step of the stand-in executor."""
     share_of_capacity: float | None = None
     is_whole: bool = False
-    """The answers are no streams."""
+    """True if the answers are no streams."""
 
     @property
     def most_tokens(self) -> int:

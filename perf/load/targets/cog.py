@@ -16,7 +16,7 @@ _TOKENS_LINE = re.compile(r"^Tokens processed: (\d+)", re.MULTILINE)
 
 
 class CogTarget(Posting):
-    """Posts predictions with these inputs to ``url``/predictions."""
+    """A target that gets predictions with these inputs at ``url``/predictions."""
 
     def __init__(self, url: str, inputs: Mapping[str, Any], *, is_streaming: bool) -> None:
         headers = {"Accept": "text/event-stream"} if is_streaming else {}

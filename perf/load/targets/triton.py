@@ -14,7 +14,7 @@ _TOKEN_IDS = 80
 
 
 class TritonTarget(Posting):
-    """Posts to one of Triton's models. ``model`` is the slot's name or an ensemble's with its tensors."""
+    """A target among Triton's models. ``model`` is the slot's name or an ensemble's with its tensors."""
 
     def __init__(self, url: str, model: str, workload: Workload) -> None:
         self._is_slot = model == SLOT
