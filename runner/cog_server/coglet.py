@@ -1,4 +1,4 @@
-"""What this runner relies on in coglet (Cog's server, in Rust) beyond Cog's documentation, and a check of it.
+"""Behavior of coglet (Cog's server, in Rust) that is not documented but needed here, and a check of it.
 
 Read in coglet's source and observed with Cog 0.23.1. Each name of coglet that this package uses:
 
@@ -53,7 +53,7 @@ class Reliance:
 
     name: str
     lost: str
-    """What does not work without it."""
+    """Functions that do not work without it."""
     is_essential: bool
 
 

@@ -1,4 +1,4 @@
-"""Starts one of our Cog servers as a child, waits until it is ready, and stops all that it started."""
+"""Launching of one of our Cog servers as a child, until it is ready, and its end with all it started."""
 
 from __future__ import annotations
 

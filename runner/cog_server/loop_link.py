@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 _CHECK_S = 0.02
-"""How often the next sleeper is woken in any case."""
+"""Interval at which the next sleeper is woken in any case."""
 
 
 class LoopCalls:
@@ -40,12 +40,12 @@ class Sleeper(Protocol):
     """A thread that waits for the event loop."""
 
     def wake(self) -> bool:
-        """From any thread. False if the thread has left; else it calls ``WakeUps.next``."""
+        """Wake the thread, from any other. False if it has left; else it calls ``WakeUps.next``."""
         ...
 
 
 class WakeUps:
-    """Wakes the threads of an event loop's streams one after another: each wakes the next one.
+    """Wake-ups of the threads of an event loop's streams, one after another: each wakes the next one.
 
     All at once, hundreds of threads would wait for Python's lock, each waking up every 5 ms to find it taken.
     NOTE: if coglet cancels a thread within ``next``, the next one's wake-up is lost: each looks now and then.
@@ -74,6 +74,6 @@ class WakeUps:
             pass  # Another thread has woken the last one.
 
     def _check(self) -> None:
-        """NOTE: a thread that coglet cancels between two steps may not wake the next one."""
+        """Wake the next one: a thread that coglet cancels between two steps may not do it."""
         self._checking = self._loop.call_later(_CHECK_S, self._check) if self._due else None
         self.next()

@@ -30,7 +30,7 @@ class PredictionDirs:
         self._period_s = period_s
         self._ended: list[str] = []
         self._waiting: list[str] = []
-        """Ended in the period before: by now coglet has finished with them."""
+        """Streams that ended in the period before: by now coglet has finished with them."""
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:

@@ -63,7 +63,7 @@ def start_graceful_shutdown(port: int, log: Log) -> None:
 
 
 class GracefulShutdown:
-    """From coglet's start to the end of the process."""
+    """The shutdown, from coglet's start to the end of the process."""
 
     def __init__(
         self, port: int, link: socket.socket, workers_end: socket.socket, signals: int, log: Log
@@ -101,7 +101,7 @@ class GracefulShutdown:
         return True
 
     def _wait_for_signal(self) -> None:
-        """Until a signal came or coglet stopped listening. Called again after an error."""
+        """Wait until a signal came or coglet stopped listening. Called again after an error."""
         if self._listener is None:
             while (found := find_listener(self._port)) is None:
                 time.sleep(_LISTENER_POLL_S)
@@ -165,7 +165,7 @@ class GracefulShutdown:
         return number if number in (signal.SIGTERM, signal.SIGINT) else 0
 
     def _receive(self, timeout_s: float) -> list[str]:
-        """Lines that the worker sent; notes that it has started, is ready, or is gone, and watches it."""
+        """Return lines from the worker; note that it has started, is ready, or is gone, and watch it."""
         if self._is_worker_gone:
             time.sleep(timeout_s)
             return []

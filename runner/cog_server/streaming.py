@@ -1,4 +1,4 @@
-"""Streams and cancels predictions through coglet, which an async ``run`` alone does not.
+"""Streaming and cancellation of predictions by coglet, which an async ``run`` alone does not give.
 
 coglet collects an async generator to its end before it sends anything. It streams a plain generator that an
 async ``run`` returns; but then Cog's cancel reaches only the coroutine, which has finished. So here a task of
@@ -26,7 +26,7 @@ from runner.cog_server.loop_link import LoopCalls, WakeUps
 from runner.engines.protocol.outlet import Outlet
 
 _RECHECK_S = 2.0
-"""How often a thread looks for text that has not woken it."""
+"""Interval at which a thread looks for text that has not woken it."""
 _streams: weakref.WeakKeyDictionary[Generator[str, None, None], PredictionStream] = (
     weakref.WeakKeyDictionary()
 )
@@ -180,7 +180,7 @@ def hook_coglet() -> None:
 
 
 def _notice_ignored_cancellations() -> None:
-    """NOTE: coglet raises its cancellation in a prediction's thread between any two steps.
+    """Notice them: coglet raises its cancellation in a prediction's thread between any two steps.
 
     Python ignores what is raised in the callback of a weak reference: the prediction would go on to its end.
     """

@@ -19,7 +19,7 @@ _ERRORS_SENT_S = 0.5
 
 
 def _read_lines(link: socket.socket) -> Iterator[str]:
-    """Lines from the other side, until it is gone."""
+    """Yield lines from the other side, until it is gone."""
     with suppress(OSError), link.makefile("r") as lines:
         yield from (line.rstrip("\n") for line in lines)
 

@@ -17,7 +17,7 @@ from runner.slot.front_link import FrontLink
 from runner.slot.request import SlotRequest
 
 NO_TOKEN = -1
-"""Pads shorter beams, as in NVIDIA's backend, and what a stream has of the prompt."""
+"""Padding of shorter beams, as in NVIDIA's backend, and of a stream's part of the prompt."""
 _TYPES: Mapping[str, Any] = {
     "stream_id": np.int64,
     "finish_reason": object,
@@ -58,9 +58,9 @@ class Call:
         self._running = 1
         self._has_sequences = False
         self._parts: dict[Place, Outputs] = {}
-        """With ``is_single``: of the outputs that have ended."""
+        """Parts of the outputs that have ended, with ``is_single``."""
         self._error: Any | None = None
-        """With ``is_single``: of the first output that failed."""
+        """Error of the first output that failed, with ``is_single``."""
         self._in_use = threading.Lock()
         """Held while the last response may be sent, and while Triton is called."""
 

@@ -23,7 +23,7 @@ log = logging.getLogger("cog_triton.slot")
 
 
 class EngineConnection:
-    """Connects to the socket at ``path``, and connects again whenever the connection closes.
+    """A connection to the socket at ``path``, which is opened again whenever it closes.
 
     The engine server's parent listens on the socket, so that a connection waits until the engine is loaded.
     From a thread of its own it calls ``on_received`` with all messages that arrived together, and ``on_lost``
@@ -31,7 +31,7 @@ class EngineConnection:
     """
 
     ready: Ready
-    """Set after ``wait_ready``, and again when the engine server was restarted."""
+    """Message of the engine server: set after ``wait_ready``, and again when it was restarted."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class EngineConnection:
         self._on_lost = on_lost
         self._socket: socket.socket | None = None
         self._sender: FrameSender | None = None
-        """None while no engine is ready."""
+        """Sender; None while no engine is ready."""
         self._was_ready = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-connection", daemon=True)

@@ -17,7 +17,7 @@ log = logging.getLogger("cog_triton.slot")
 
 
 class FrontLink:
-    """Used by the relay's thread alone. It connects when it is needed, and again to the next front.
+    """A link that the relay's thread alone uses. It connects when it is needed, and again to the next front.
 
     Sending waits for a front that does not read: its supervisor ends it soon.
     """

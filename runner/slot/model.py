@@ -63,7 +63,7 @@ class TritonPythonModel:
         self._lock = threading.Lock()
         self._stops = Stops()
         self._counts: queue.SimpleQueue[list[float] | None] = queue.SimpleQueue()
-        """What the engine server counts; empty if the connection was lost, None at the end."""
+        """Counts of the engine server; empty if the connection was lost, None at the end."""
         engine_socket = Path(parameters["engine_socket"])
         self._front = FrontLink(front_socket_path(engine_socket), args["model_version"])
         self._relay = Relay(_REST, self._front.flush)

@@ -1,4 +1,4 @@
-"""From the tensors of a Triton request to engine messages: the slot's side of the tensor contract.
+"""Conversion of a Triton request's tensors to engine messages: the slot's side of the tensor contract.
 
 The contract is that of NVIDIA's TensorRT-LLM backend (model ``tensorrt_llm``). Later names (``min_tokens``,
 ``seed``) are accepted beside the earlier ones (``min_length``, ``random_seed``). Nothing is dropped silently:
@@ -131,7 +131,7 @@ def _sampling(row: Row, engine_kind: str) -> Sampling:
 
 
 def _logit_bias(row: Row, engine_kind: str) -> dict[int, float]:
-    """From two tensors of the same length, token ids and what is added to their scores; and from NVIDIA's
+    """Read two tensors of the same length, token ids and what is added to their scores; and NVIDIA's
     ``embedding_bias``, a number for each token, if engines of this kind do not take it as it is."""
     ids, values = row.array("logit_bias_ids").tolist(), row.array("logit_bias_values").tolist()
     if len(ids) != len(values):

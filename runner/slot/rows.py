@@ -56,7 +56,7 @@ class Row:
             raise InvalidTensor(name=name, expected="text in UTF-8", value=value) from exc
 
     def words(self, name: str) -> list[list[int]]:
-        """Token sequences from a [2, L] tensor: flattened ids, and cumulative end offsets padded with -1."""
+        """Read token sequences from a [2, L] tensor: flattened ids, and cumulative ends padded with -1."""
         if name not in self._tensors:
             return []
         tensor = self._tensors[name][self._index]

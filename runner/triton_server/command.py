@@ -1,4 +1,4 @@
-"""How Triton is started: its command, by mpirun where NVIDIA's C++ backend has several ranks."""
+"""The command that starts Triton, by mpirun where NVIDIA's C++ backend has several ranks."""
 
 import os
 from dataclasses import dataclass

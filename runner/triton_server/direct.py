@@ -54,7 +54,7 @@ class DirectResponses:
         self._loop.add_reader(self._listener, self._accept)
 
     def drain(self) -> None:
-        """Pass on what has arrived."""
+        """Pass on the responses that have arrived."""
         self._accept()
         with suppress(BlockingIOError):
             while (connection := self._connection) is not None:

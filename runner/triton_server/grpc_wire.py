@@ -55,7 +55,7 @@ def timeout_s(header: bytes) -> float | None:
 
 
 class Messages:
-    """Cuts the data of one stream into messages of at most ``max_bytes``."""
+    """Parser of one stream's data into messages of at most ``max_bytes``."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

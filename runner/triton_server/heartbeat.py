@@ -1,4 +1,4 @@
-"""Signs of life of Triton and the slot: what the slot answers without the engine, and what it has run."""
+"""Heartbeats of Triton and the slot: the slot's answer without the engine, and its executions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Triton's server is and what it needs to run: the files of the nvidia-pytriton wheel."""
+"""Place and needs of Triton's server: the files of the nvidia-pytriton wheel."""
 
 import ctypes.util
 import importlib.util

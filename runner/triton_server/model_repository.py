@@ -96,7 +96,7 @@ _SHARED = {
 
 @dataclass(frozen=True)
 class Rendered:
-    """What the configuration says of the engine."""
+    """Facts of the engine in the configuration."""
 
     is_cpp: bool
     """NVIDIA's C++ backend fills the slot, so there is no engine server."""
@@ -164,7 +164,7 @@ def render(
 
 
 def _cpp_templates(templates: Mapping[str, str], slot: Mapping[str, str]) -> dict[str, str]:
-    """Without the inputs and outputs that NVIDIA's C++ backend does not have."""
+    """Return the templates without inputs and outputs that NVIDIA's C++ backend does not have."""
     if slot["decoupled_mode"] == "false":
         raise InvalidSetting(
             name=f"instantiate.server.{SLOT}.args.decoupled_mode",

@@ -50,7 +50,7 @@ _ANSWER_TIMEOUT_S = 2.0
 _CONNECT_POLL_S = 0.1
 _READY_POLL_S = 1.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""How a client of HTTP/2 begins: with its settings, here none."""
+"""Beginning of an HTTP/2 client: its settings, here none."""
 _HEAD_BYTES, _KIND, _SETTINGS = 9, 3, 4
 """Length of a frame's head, where its kind is, and the kind of the first frame."""
 _AGAIN = "send the request again when it is back"

@@ -82,7 +82,7 @@ class MessagesWriter:
         )
 
     def _stop(self) -> tuple[str, str | None]:
-        """Why the answer ended, and by which stop sequence."""
+        """Return the reason why the answer ended, and its stop sequence."""
         assert self._last is not None
         reason, sequence = self._last.finish_reason, self._last.stop_sequence
         if reason == "length":

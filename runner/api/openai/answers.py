@@ -142,7 +142,7 @@ class Answer(msgspec.Struct, Generic[C], omit_defaults=True):
 
 
 class Model(msgspec.Struct):
-    """With the fields of both OpenAI's and Anthropic's API."""
+    """A model, with the fields of both OpenAI's and Anthropic's API."""
 
     id: str
     created: int

@@ -1,4 +1,4 @@
-"""How much of requests the process holds: from their first byte until Triton begins to answer them."""
+"""Bytes of requests that the process holds, from the first one until Triton begins to answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from errors.triton_front import TooManyBytes
 
 
 class Share:
-    """What one request holds. ``evict`` is called if it has to go so that others can be received."""
+    """Bytes that one request holds. ``evict`` is called if it has to go so that others can be received."""
 
     def __init__(self, budget: Budget, evict: Callable[[TooManyBytes], None]) -> None:
         self._budget = budget
@@ -30,7 +30,7 @@ class Share:
 
 
 class Budget:
-    """At most ``max_bytes`` in all. Of incomplete requests the one with the most bytes gives way."""
+    """A budget of ``max_bytes`` in all. The incomplete request with the most bytes gives way."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -34,13 +34,13 @@ from runner.triton_server.model_names import SLOT
 WANTS_FINAL = "triton_enable_empty_final_response"
 _OWN_PARAMETERS = "cog_triton_"
 ERROR = b"\x0a"
-"""How a response begins on the wire if it is an error: with the field ``error_message``."""
+"""Beginning of an error response on the wire: the field ``error_message``."""
 _IS_FINAL = IS_FINAL.encode() + b"\x12\x02\x08\x01"
-"""How a last response is marked, on the wire; a text may hold it too."""
+"""Mark of a last response on the wire; a text may hold it too."""
 _CONNECT_POLL_S = 0.1
 _MAX_STARTS = 128
 _MAX_LARGE_STARTS = 16
-"""Starts of requests of more than ``_LARGE_BYTES``, so that others don't wait for their tokenization."""
+"""Limit of starts of requests above ``_LARGE_BYTES``: others don't wait for their tokenization."""
 _LARGE_BYTES = 1 << 16
 _START_S = 0.1
 """Time after which a request counts as begun: one that is not streamed has no response until its end."""
@@ -86,7 +86,7 @@ class Inferences:
                 self.stops.keep_only(self._front)
 
     async def stay_connected(self) -> None:
-        """So that no client waits for it."""
+        """Keep a connection open, so that no client waits for it."""
         while True:
             try:
                 await self.connect()

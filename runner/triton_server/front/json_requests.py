@@ -194,7 +194,7 @@ def _flat(value: object, name: str) -> tuple[list[Any], list[int]]:
 
 
 def _raw(name: str, datatype: str, values: list[Any]) -> bytes:
-    """Values in Triton's binary form. Raises InvalidTensor (E1103)."""
+    """Convert values to Triton's binary form. Raises InvalidTensor (E1103)."""
     if datatype == "BYTES":
         if len(values) > MAX_TEXTS:
             raise InvalidTensor(name=name, expected=f"at most {MAX_TEXTS} texts", value=len(values))

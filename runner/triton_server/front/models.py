@@ -1,4 +1,4 @@
-"""What a model of Triton takes: the types and shapes of its inputs, from its configuration."""
+"""Inputs that a model of Triton takes: the types and shapes of its inputs, from its configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runner and its front share: the message to a new front, one JSON document on standard input."""
+"""Facts that the runner and its front share: the message to a new front, JSON on standard input."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ class CallStart:
         self.is_cancelled = False
         """The client has disconnected: the call counts until Triton has ended it."""
         self.on_refusal: Callable[[], None] | None = None
-        """Called instead of ``begin`` if the call has to give way to one of another client."""
+        """Function called instead of ``begin`` if the call gives way to another client's."""
 
     def end(self) -> None:
-        """Also of one that waits: it does not begin."""
+        """End the start; if it still waits, it does not begin."""
         self._starts.end(self)
 
 

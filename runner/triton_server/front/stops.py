@@ -1,4 +1,4 @@
-"""Stops what runs in the slot for calls whose clients have disconnected.
+"""Cancellation in the slot of calls whose clients have disconnected.
 
 Triton does not cancel the steps of an ensemble (server#7077), and 2.51 crashes at some calls that are reset.
 """

@@ -26,7 +26,7 @@ _MIN_START_TIMEOUT_S = 60.0
 
 
 class TritonFront(SupervisedProcess):
-    """From ``begin`` to ``stop``."""
+    """The front, from ``begin`` to ``stop``."""
 
     part = "triton front"
     log_prefix = "front"

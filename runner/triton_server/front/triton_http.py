@@ -12,7 +12,7 @@ from runner.triton_server.statistics import statistics_of
 
 _TIMEOUT_S = 30.0
 _MAX_AT_ONCE = 16
-"""Requests that Triton answers at once."""
+"""Limit of requests that Triton answers at a time."""
 
 
 class TritonHTTP:

@@ -21,7 +21,7 @@ log = logging.getLogger("cog_triton.triton_front")
 
 
 class CallsConnection(Protocol):
-    """What a call needs of its connection, ``TritonConnection``."""
+    """The part of ``TritonConnection`` that a call needs."""
 
     initial_window_bytes: int
 
@@ -44,7 +44,7 @@ class TritonCall:
         self._on_message = on_message
         self._on_end = on_end
         self.window_bytes = connection.initial_window_bytes
-        """How much Triton takes now."""
+        """Bytes that Triton takes now."""
         self.credit_bytes = WINDOW_BYTES
         """How much Triton may still send."""
         self.unsent = bytearray()

@@ -67,7 +67,7 @@ class TritonConnection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """True while it takes further calls."""
+        """True while the connection takes further calls."""
         return not self._is_lost and self._next_id < _MAX_STREAM_ID
 
     # Calls
@@ -241,7 +241,7 @@ def _frame(kind: int, flags: int, stream_id: int, content: bytes) -> bytes:
 
 
 def _encoded(fields: Headers) -> bytes:
-    """Literals without indexing, which need no table."""
+    """Encode literals without indexing, which need no table."""
     return b"".join(b"\0" + _text(name) + _text(value) for name, value in fields)
 
 

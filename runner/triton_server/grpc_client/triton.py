@@ -15,7 +15,7 @@ _CONNECT_TIMEOUT_S = 5.0
 
 
 class Triton:
-    """Connects when there is something to send, and again after Triton was restarted."""
+    """A client that connects when there is something to send, and again after Triton was restarted."""
 
     def __init__(self, port: int, host: str = LOOPBACK) -> None:
         self._port = port

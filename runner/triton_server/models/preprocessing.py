@@ -23,7 +23,7 @@ from runner.generation.tokenizing import Tokenizing
 
 _OFFSET_PADDING = -1
 _LINE_BREAK = "\n"
-"""Before a word, keeps SentencePiece from adding a space to it."""
+"""Line break before a word, which keeps SentencePiece from adding a space."""
 _MAX_INT32 = np.iinfo(np.int32).max
 _MAX_BIAS_BYTES = 16 << 20
 """A few short words become a number for each token of the vocabulary, in each row."""
@@ -194,7 +194,7 @@ class TritonPythonModel:
         return result
 
     def _word_ids(self, row: npt.NDArray[Any]) -> list[list[int]]:
-        """Each word as it is tokenized by itself and after a space, and as a part of another: a text may
+        """Tokenize each word by itself, after a space, and as a part of another: a text may
         contain any of them.
         """
         table: list[list[int]] = []

@@ -35,11 +35,11 @@ _MIN_DATA_BYTES = 256
 _WAITING_BYTES = 64
 """Memory that a message takes besides its own bytes while it waits."""
 _MAX_STATISTICS = 4
-"""Calls at once that read them."""
+"""Limit of concurrent calls that read statistics."""
 _MAX_REFUSED = 100
 """Requests of a stream, one after another, except those for which there was no place."""
 _FIRST_MESSAGE_S = 60.0
-"""How long the first message of a call may take to arrive."""
+"""Time in which the first message of a call has to arrive."""
 RESPONSE_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 
 log = logging.getLogger("cog_triton.triton_front")

@@ -30,7 +30,7 @@ MAX_HEADERS_BYTES = 1 << 14
 _MAX_EVENTLESS_BYTES = 3 << 14
 """Limit of bytes without an event: a frame of 16 KiB, and headers in several frames."""
 _PART_BYTES = 1024
-"""What a part that waits takes besides its data, with its stream."""
+"""Size of a part that waits, with its stream, besides its data."""
 _BUFFER = bytearray(MAX_READ_BYTES)
 """Memory into which all connections read, and which is used at once. It is small, as frames can have 9 bytes,
 and their number blocks the event loop."""
@@ -69,7 +69,7 @@ class _H2(H2Connection):
 
 
 class HTTP2Connection(ABC, asyncio.BufferedProtocol):
-    """Subclasses handle events. What is to be sent leaves once per iteration of the event loop."""
+    """A connection whose subclasses handle events. Data is sent once per iteration of the event loop."""
 
     def __init__(self) -> None:
         self._h2 = _H2(H2Configuration(client_side=False, header_encoding=None))
@@ -149,7 +149,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """After what was written; without it if the other side does not read it."""
+        """Close after sending what was written, or without if the other side does not read."""
         self._transport.close()
         self._loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)
 

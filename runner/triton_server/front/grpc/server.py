@@ -40,9 +40,9 @@ _MANAGEMENT_METHODS = {
 _METADATA = (b"traceparent", b"triton_grpc_error")
 """A client's metadata that its call needs. Deadlines are kept here: Triton would cancel the call."""
 _MAX_CONNECTIONS = 1024
-"""Each takes 12 KiB, most of it h2's."""
+"""Limit of connections, of which each takes 12 KiB, most of it h2's."""
 _MAX_STREAMS = 1024
-"""Calls at once on one connection."""
+"""Limit of concurrent calls on one connection."""
 _MAX_UNREAD_BYTES = 1 << 20
 _MAX_IDLE_FRAMES = 1000
 """Frames a second that bring no request nearer to its end, besides those that answers bring about."""
@@ -171,7 +171,7 @@ class GRPCConnection(HTTP2Connection):
         self._undelivered[call] = None
 
     def _process_messages(self) -> bool:
-        """Process few. False if others are left."""
+        """Process a few messages. False if others are left."""
         for _ in range(_MAX_MESSAGES):
             if (call := next(iter(self._undelivered), None)) is None:
                 return True

@@ -52,9 +52,9 @@ _OPEN_PATHS = (HEALTH_PATH, "/v2/health/live", "/v2/health/ready", "/metrics")
 _NOT_OPENAI = "Not Found; the OpenAI-compatible API has a port of its own, OPENAI_PORT"
 _MAX_MANAGEMENT_BYTES = 1 << 16
 _MAX_DEPTH = 32
-"""Triton's parser of JSON recurses."""
+"""Limit of levels, as Triton's parser of JSON recurses."""
 _BIG_BYTES = 1 << 17
-"""Bodies of more are read one after another, with pauses, so that other clients go on meanwhile."""
+"""Size above which bodies are read one after another, with pauses, so that other clients go on."""
 
 
 @dataclass
