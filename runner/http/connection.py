@@ -162,7 +162,7 @@ class HTTPConnection(asyncio.Protocol):
         self._is_receiving = self._is_in_head = True
         self._is_blank = False
         self._head_bytes = self._wire_bytes = 0
-        self.registry.request_began(self)
+        self._watch_arrival()
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -247,6 +247,14 @@ class HTTPConnection(asyncio.Protocol):
         self._is_receiving = self._is_blank = False
         self._wire_bytes = 0
         self.registry.request_arrived(self)
+        if self._last is not None and self._last.is_complete:  # It was answered before it had arrived.
+            self.registry.response_ended(self)
+
+    def _watch_arrival(self) -> None:
+        """Start the time of the request that is received, once all before it are answered."""
+        is_running = self._running is not None and not self._running.is_complete
+        if self._is_receiving and not self._pipeline and not (self._is_in_head and is_running):
+            self.registry.request_began(self)
 
     def _start(self, exchange: Exchange) -> None:
         self._running = exchange
@@ -260,10 +268,11 @@ class HTTPConnection(asyncio.Protocol):
             self.flow.resume_reading(BUSY)
             if self._pipeline:
                 self._start(self._pipeline.popleft())
+            self._watch_arrival()
         if self._running is None or self._running.is_complete:
             self.registry.response_ended(self)
-        if self._is_receiving and self._expects_continue:
-            self.transport.close()  # The client may or may not send the body.
+            if self._is_receiving and self._expects_continue:
+                self.transport.close()  # The client may or may not send the body.
 
     def hold(self) -> None:
         self.flow.pause_reading(_HELD)
@@ -312,9 +321,13 @@ class HTTPConnection(asyncio.Protocol):
 
     def _reject(self, error: CodedError) -> None:
         """Refuse what was received; requests that came before it are still answered."""
-        if self._is_in_head and self._last is not None and not self._last.is_complete:
+        is_in_body = self._is_receiving and not self._is_in_head
+        if is_in_body and self._pipeline:
+            self._pipeline.pop().disconnected()
+            self._last, is_in_body = (self._pipeline[-1] if self._pipeline else self._running), False
+        if not is_in_body and self._last is not None and not self._last.is_complete:
             self._is_refused, self._last.keeps_alive = True, False
-            self._wire_bytes = 0
+            self._is_receiving, self._wire_bytes = False, 0
             self.registry.request_arrived(self)
             return
         self.refuse(error)

@@ -142,7 +142,7 @@ class Connections:
     def request_began(self, connection: Connection) -> None:
         self._unread.discard(connection)
         self._idle.pop(connection, None)
-        self._arriving[connection] = _Arrival(time.monotonic())
+        self._arriving.setdefault(connection, _Arrival(time.monotonic()))
 
     def request_arrived(self, connection: Connection) -> None:
         self._end_arrival(connection)

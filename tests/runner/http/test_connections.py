@@ -13,6 +13,7 @@ from errors.coded_error import CodedError
 from runner.http import connections as module
 from runner.http.connections import BUFFER_BYTES, Connections, Limits
 from tests.runner.http.client import Client as HTTPClient
+from tests.runner.http.client import settle
 from tests.runner.triton_server.transport import check_freed_when_lost
 
 MIB = 1 << 20
@@ -238,6 +239,69 @@ def test_a_connection_is_not_idle_while_a_pipelined_request_waits_for_its_answer
         registry.tick()
         assert not client.transport.is_closing()
         end(client)
+
+    asyncio.run(work())
+
+
+def test_a_request_that_is_answered_before_it_arrived_leaves_an_idle_connection(
+    registry: Connections, clock: Clock
+) -> None:
+    async def work() -> None:
+        client = HTTPClient(_answer, registry=registry)
+        head = get("").replace(b"GET", b"POST")[:-2]
+        assert await client.send(head + b"Content-Length: 2\r\n\r\na")
+        await client.send(b"b")
+        clock.now_s += 76
+        registry.tick()
+        assert client.transport.is_closing()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"GET / HT",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["half a head", "half a body", "a malformed body"],
+)
+def test_an_answer_goes_on_whatever_follows_its_request(
+    registry: Connections, clock: Clock, begun: bytes
+) -> None:
+    async def work() -> None:
+        is_end = asyncio.Event()
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"first", "more_body": True})
+            await is_end.wait()
+            await send({"type": "http.response.body", "body": b"last"})
+
+        client = HTTPClient(answer, registry=registry)
+        await client.send(get(""))
+        await client.send(begun)
+        clock.now_s += 61
+        registry.tick()
+        others = [HTTPClient(_answer, registry=registry) for _ in range(registry.limits.max_connections)]
+        assert [each.transport.is_closing() for each in others] == [True, False, False]
+        assert not client.transport.is_closing()
+        is_end.set()
+        await settle()
+        assert b"5\r\nfirst\r\n4\r\nlast\r\n0\r\n\r\n" in client.transport.sent
+
+    asyncio.run(work())
+
+
+def test_a_pipelined_request_may_wait_for_a_100(registry: Connections) -> None:
+    async def work() -> None:
+        client = HTTPClient(registry=registry)
+        head = get("b").replace(b"GET", b"POST")[:-2]
+        await client.send(get("a") + head + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert client.transport.sent.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await client.send(b"{}")
+        assert client.seen == [("GET", "/a", b""), ("POST", "/b", b"{}")]
 
     asyncio.run(work())
 
