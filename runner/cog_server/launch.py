@@ -165,7 +165,7 @@ class CogServer:
         return self._process.pid
 
     def stop(self) -> None:
-        """SIGTERM; after the grace period, or at Ctrl-C, a second one, which ends requests too; SIGKILL.
+        """Send SIGTERM; after the grace period or at Ctrl-C another, which ends requests too; then SIGKILL.
 
         Then wait for all that it started.
         """
