@@ -67,6 +67,6 @@ def is_slow(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """The modules of the tests live to the end: keep them out of each garbage collection."""
+    """Keep the tests' modules, which live to the end, out of each garbage collection."""
     gc.collect()
     gc.freeze()

@@ -104,7 +104,7 @@ def record_started_servers() -> None:
 
 
 def servers_in(command: Sequence[Any]) -> set[str]:
-    """What of PROGRAMS and CLI_SERVERS a command starts, also by Python code after ``-c``."""
+    """Return the PROGRAMS and CLI_SERVERS that a command starts, also by Python code after ``-c``."""
     words = [os.fsdecode(word) for word in command]
     found = PROGRAMS.intersection(Path(word).name for word in words)
     if "cli" in words:

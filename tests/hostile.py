@@ -30,7 +30,7 @@ _TIMEOUT_S = 300.0
 
 
 def most_slow_s() -> float:
-    """How long others may wait: HOSTILE_LATENCY_S, in proportion to the load; 0.1 on a machine of its own."""
+    """Return the longest wait of others: HOSTILE_LATENCY_S by the load; 0.1 on a machine of its own."""
     limit_s = float(os.environ.get("HOSTILE_LATENCY_S", "2"))
     return limit_s * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
@@ -90,13 +90,13 @@ def resident_mib(pid: int) -> float:
 
 
 def request(path: str, body: bytes, *headers: str, method: str = "POST") -> bytes:
-    """A request of HTTP/1.1 with a JSON body."""
+    """Return a request of HTTP/1.1 with a JSON body."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
 def chunked(path: str, chunks: Iterable[bytes], *headers: str) -> bytes:
-    """The same with a body in chunks."""
+    """Return a request with a body in chunks."""
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
     head = "\r\n".join([*lines, "Transfer-Encoding: chunked", "", ""]).encode()
     return head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks) + b"0\r\n\r\n"
@@ -125,14 +125,14 @@ def received(connection: socket.socket, silence_s: float = _TIMEOUT_S) -> bytes:
 
 
 def is_complete(data: bytes | bytearray) -> bool:
-    """Whether ``data`` ends with a whole response that has a Content-Length."""
+    """Return whether ``data`` ends with a whole response that has a Content-Length."""
     end = data.find(b"\r\n\r\n")
     lengths = [line for line in data[:end].lower().split(b"\r\n") if line.startswith(b"content-length:")]
     return bool(lengths) and end >= 0 and len(data) - end - 4 >= int(lengths[0].partition(b":")[2])
 
 
 def flood(attack: Callable[[int], bytes], connections: int) -> list[bytes]:
-    """What ``attack`` returns for each number of a connection; all run at once."""
+    """Run ``attack`` for each number of a connection, all at once, and return the results."""
     with ThreadPoolExecutor(connections) as pool:
         return list(pool.map(attack, range(connections)))
 

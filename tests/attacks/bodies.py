@@ -166,7 +166,7 @@ VALUES: dict[str, Callable[[Random, int], object]] = {
     "guides": _guide,
     "templates with loops": _loops,
 }
-"""By kind: the JSON of a member's value, or the value."""
+"""Values by kind: the JSON of a member's value, or the value."""
 
 
 def body(chance: Random, kind: str, endpoint: Endpoint) -> bytes:

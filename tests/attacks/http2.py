@@ -62,7 +62,7 @@ def _many_calls(chance: Random) -> bytes:
 
 
 def _small_messages(chance: Random) -> bytes:
-    """Requests of a stream that are empty, or for a model without inputs."""
+    """Send requests of a stream that are empty, or for a model without inputs."""
     message = chance.choice((b"", b"\x0a\x08ensemble", b"\x0a\x0ctensorrt_llm", b"\x0a\x01x"))
     data = struct.pack(">BI", 0, len(message)) + message
     data *= size(chance, 26_000)
@@ -75,7 +75,7 @@ def _calls_without_messages(chance: Random) -> bytes:
 
 
 def _reset_requests(chance: Random) -> bytes:
-    """Valid requests, reset at once or all at the end."""
+    """Send valid requests, reset at once or all at the end."""
     message = valid_request(max_tokens=5000)
     calls = [call(each) + frame(DATA, each, message) for each in _ids(size(chance, 1000))]
     resets = [frame(RST, each, b"\0\0\0\x08") for each in _ids(len(calls) + 1)]
@@ -107,7 +107,7 @@ def _continuations(chance: Random) -> bytes:
 
 
 def _hpack_bomb(chance: Random) -> bytes:
-    """A long field that enters the table, and references to it."""
+    """Return a long field that enters the table, and references to it."""
     many = b"\xbe" * size(chance, 16_000)
     field = b"\x40\x01a" + b"\x7f" + b"\xa1\x1e" + b"b" * 4000
     return frame(_HEADERS, 1, field, _END_HEADERS) + b"".join(
@@ -178,7 +178,7 @@ def flood(make: Callable[[Random], bytes]) -> Attack:
 
 
 def messages(ports: Ports, chance: Random) -> Iterator[Outcome]:
-    """Calls of the library grpc with hostile messages, to one method or several at once."""
+    """Call methods by the library grpc with hostile messages, one or several at once."""
     method = chance.choice((*_METHODS.split(), *["ModelInfer", "ModelStreamInfer"] * 8))
     with grpc.insecure_channel(f"{HOST}:{ports['grpc']}", [("grpc.max_send_message_length", -1)]) as channel:
         for _ in range(size(chance, 8)):

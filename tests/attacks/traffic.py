@@ -24,7 +24,7 @@ ATTACKS = {**http1.ATTACKS, **http2.ATTACKS, **grpc_streams.ATTACKS}
 
 @dataclass
 class Traffic:
-    """By kind of attack: how many had each answer, and the slowest one; answers that break a promise."""
+    """Counts of answers by kind of attack, the slowest ones, and answers that break a promise."""
 
     answers: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     slowest_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

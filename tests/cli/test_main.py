@@ -188,7 +188,7 @@ def test_a_taken_port_is_named_with_its_variable(paced_tar: Path, free_ports: li
 
 
 def compiled_engine(folder: Path) -> tuple[Path, dict[str, str]]:
-    """A compiled engine's tar, and a machine with two GPUs and the library, all stood in for."""
+    """Return a compiled engine's tar, and a machine with two GPUs and the library, all stood in for."""
     make_gpus(folder / "bin", sm=90, count=2, name="Stand-in", memory_mib=81559, free_mib=70_000)
     python = str(write_engine_python(folder))
     path = f"{folder / 'bin'}:{os.environ['PATH']}"

@@ -40,7 +40,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment of the wheel with its extra ``serve``, and torch's CPU build."""
+    """Return an environment of the wheel with its extra ``serve``, and torch's CPU build."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     constraints = tmp_path_factory.mktemp("constraints") / "constraints.txt"

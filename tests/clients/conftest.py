@@ -33,7 +33,7 @@ DEFAULT_PORTS = {
     "OPENAI_PORT": 9000,
 }
 _DEADLINE_S = 500.0
-"""For a machine that is busy with other things; seconds when it is not."""
+"""Deadline on a busy machine; an idle one takes seconds."""
 
 if importlib.util.find_spec("openai") is None:
     collect_ignore_glob = ["test_*.py"]
@@ -72,7 +72,7 @@ class Runner:
             raise
 
     def with_its_ports(self, text: str) -> str:
-        """What is written for the default ports, for those of this runner."""
+        """Return what is written for the default ports, for those of this runner."""
         for name, port in DEFAULT_PORTS.items():
             text = text.replace(f"localhost:{port}", f"{HOST}:{self._ports[name]}")
         return text
@@ -88,7 +88,7 @@ class Runner:
             time.sleep(0.2)
 
     def metric(self, name: str) -> float:
-        """A value of the runner's /metrics, by name and labels as written there; 0 if it has none."""
+        """Return a value of the runner's /metrics, by name and labels as written there; 0 if it has none."""
         for line in self.get(f"{self.openai_url}/metrics").splitlines():
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])
@@ -112,7 +112,7 @@ class Runner:
         return text
 
     def kill_engine(self) -> None:
-        """As the kernel does it when memory is out."""
+        """Kill the engine as the kernel does when memory is out."""
         for pid in descendants(self._process.pid):
             if b"runner.engines.server.main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
@@ -148,7 +148,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 @pytest.fixture(scope="session")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty folder, in which coding agents work."""
+    """Return an empty folder, in which coding agents work."""
     return tmp_path_factory.mktemp("workspace")
 
 

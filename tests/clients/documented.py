@@ -60,7 +60,7 @@ def run_block(block: Block, runner: Runner, folder: Path) -> str:
 
 
 def needed_javascript() -> Path:
-    """The folder that has npm's clients; skips the test where they are not."""
+    """Return the folder of npm's clients. Skip the test without them."""
     if not MODULES.is_dir():
         pytest.skip("npm's clients are not installed: `make test-clients` could not reach npm's registry")
     return JAVASCRIPT

@@ -16,9 +16,9 @@ TWO_CITIES = "Compare Paris and Rome."
 TWO_ANSWER = "Rome is warmer."
 
 CITY = "Name a city."
-"""As JSON."""
+"""Question whose answer is JSON."""
 EXTRACT = "Extract the city: Paris is large."
-"""As a call of the tool ``City``."""
+"""Question whose answer is a call of the tool ``City``."""
 
 POEM = "Roses are red."
 BASH = "Write poem.txt with the tool Bash."

@@ -26,14 +26,14 @@ PARIS = City(name="Paris", is_large=True)
 
 @pytest.fixture
 def asked() -> list[str]:
-    """The cities that the tool was called with."""
+    """Return the cities that the tool was called with."""
     return []
 
 
 @pytest.fixture
 def get_weather(asked: list[str]) -> Callable[[str], str]:
     def get_weather(city: str) -> str:
-        """The weather of a city."""
+        """Return the weather of a city."""
         asked.append(city)
         return TEMPERATURE
 

@@ -35,7 +35,7 @@ BIN = ROOT / ".venv-gateways" / "bin"
 ALONE = {"PATH": os.defpath, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": str(ROOT)}
 """All that these programs have of this environment."""
 KEY = "sk-" + secrets.token_hex(32)
-"""Of the proxy, which does not start without."""
+"""Key of the proxy, which does not start without."""
 _DEADLINE_S = 500.0
 
 

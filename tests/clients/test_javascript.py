@@ -39,7 +39,7 @@ def program(name: str) -> str:
 
 @pytest.fixture
 def poem(workspace: Path) -> Iterator[Path]:
-    """The file that agents have to write."""
+    """Provide the file that agents have to write."""
     path = workspace / "poem.txt"
     yield path
     path.unlink(missing_ok=True)

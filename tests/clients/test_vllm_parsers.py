@@ -117,7 +117,7 @@ _DIFFERENCES = {
         "nemotron_v3": "no_tool_calls",
     },
 }
-"""By difference, as a sentence of ``docs/families.md`` names it: vLLM's tests that fail for it, by file."""
+"""Failing tests of vLLM by difference, as a sentence of ``docs/families.md`` names it, and by file."""
 
 
 def test_our_families_read_what_vllm_reads_except_for_known_differences(tmp_path: Path) -> None:

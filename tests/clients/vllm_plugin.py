@@ -95,7 +95,7 @@ def _record(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What is compared: arguments as JSON, and no ids."""
+    """Return the compared parts: arguments as JSON, and no ids."""
     if isinstance(value, FunctionCall):
         try:
             return value.name, json.loads(value.arguments)

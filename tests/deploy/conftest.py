@@ -20,7 +20,7 @@ COMPONENTS = sorted(path.parent.name for path in KUBERNETES.glob("components/*/k
 
 @cache
 def kustomize() -> tuple[str, ...]:
-    """The command that builds a kustomization; a test that needs it is skipped where there is none."""
+    """Return the command that builds a kustomization; a test that needs it is skipped where there is none."""
     for command in (("kustomize", "build"), ("kubectl", "kustomize")):
         if shutil.which(command[0]):
             return command
@@ -29,14 +29,14 @@ def kustomize() -> tuple[str, ...]:
 
 @cache
 def built(folder: Path) -> tuple[Document, ...]:
-    """The documents of a kustomization."""
+    """Build a kustomization and return its documents."""
     run = subprocess.run([*kustomize(), str(folder)], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return tuple(yaml.safe_load_all(run.stdout))
 
 
 def with_components(folder: Path, overlay: str, *components: str) -> tuple[Document, ...]:
-    """An overlay with more components, as somebody's own kustomization would have it."""
+    """Return an overlay with more components, as somebody's own kustomization would have it."""
     copy = folder / "kubernetes"
     shutil.copytree(KUBERNETES, copy)
     mine = copy / "mine"

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[tuple[str, str], Document]:
-    """By apiVersion and kind."""
+    """Return the schemas by apiVersion and kind."""
     found = {}
     for path in Path(os.environ["COG_TRITON_CRDS"]).rglob("*.y*ml"):
         for definition in _definitions(path):
@@ -42,7 +42,7 @@ def _definitions(path: Path) -> Iterator[Document]:
 
 
 def _strict(schema: object) -> object:
-    """A schema as an API server takes it: no unknown fields, and its own words for what may be anything."""
+    """Return a schema as an API server takes it: no unknown fields, its own words for any value."""
     if isinstance(schema, list):
         return [_strict(each) for each in schema]
     if not isinstance(schema, dict):

@@ -25,7 +25,7 @@ from tests.deploy.conftest import (
 )
 
 VERSIONS = ("1.29", "1.32", "1.37")
-"""Of Kubernetes: the oldest, one between and the newest that the manifests are held against."""
+"""Versions of Kubernetes: the oldest, one between and the newest that the manifests are checked for."""
 OWN_END_S = 5.0
 """What the runner's own end takes at most, once its requests have ended: docs/reliability.md."""
 IMAGES: dict[str, tuple[str, str | None, str]] = {
@@ -33,7 +33,7 @@ IMAGES: dict[str, tuple[str, str | None, str]] = {
     **{f"sm-{sm}": (sm, "1", sm) for sm in ("80", "86", "90")},
     "vllm-4-gpus": ("vllm-90", "4", "90"),
 }
-"""By overlay: the end of its image's name, its GPUs and their SM."""
+"""End of the image's name, GPUs and their SM by overlay."""
 OWN = ("apps/v1", "v1", "policy/v1", "autoscaling/v2")
 """API groups of Kubernetes itself; others are told by their custom resource definitions."""
 

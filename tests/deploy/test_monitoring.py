@@ -45,7 +45,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[tuple[str, str]]:
-    """Where each stands, and what is asked: without an alert's threshold, with values for variables."""
+    """Return each query's place and text: without an alert's threshold, with values for variables."""
     asked = [(panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]]
     asked += [(str(rule.get("record") or rule["alert"]), THRESHOLD.sub("", rule["expr"])) for rule in rules()]
     variables = re.compile(r"\$(?:__(rate_interval)|job|instance)")

@@ -26,7 +26,7 @@ class Block:
     page: Path
     line: int
     language: str
-    """Of a fenced block; blank for one that is indented."""
+    """Language of a fenced block; blank for an indented one."""
     text: str
     mark: str
     """``run``, ``tested`` or ``not run``; blank without a mark."""
@@ -60,7 +60,7 @@ def _blocks(page: Path, lines: list[str]) -> Iterator[Block]:
 
 
 def _end_of_block(lines: list[str], start: int) -> int | None:
-    """The line after the block that begins at ``start``; None if none begins there."""
+    """Return the line after the block that begins at ``start``; None if none begins there."""
     if lines[start].startswith("```"):
         return lines.index("```", start + 1) + 1
     if not lines[start].startswith("    ") or (start and lines[start - 1].strip()):

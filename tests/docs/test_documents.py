@@ -57,12 +57,12 @@ _NOT_OURS = ("cog", "pip", "http", "vllm", "venv")
 
 
 def code_of(text: str) -> list[str]:
-    """The blocks of code, fenced or indented by four spaces after an empty line."""
+    """Return the blocks of code, fenced or indented by four spaces after an empty line."""
     return [match[0] for match in _CODE.finditer(text)]
 
 
 def anchors(document: Path) -> set[str]:
-    """Those that GitHub gives to the headings."""
+    """Return the anchors that GitHub gives to the headings."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

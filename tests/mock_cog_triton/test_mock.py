@@ -74,7 +74,7 @@ def test_the_schema_is_that_of_the_signature() -> None:
 @pytest.mark.servers
 @pytest.mark.parametrize("place", [FOLDER, FOLDER.parent])
 def test_the_documented_load_test_works_as_it_is_typed(mock: CogServer, place: Path) -> None:
-    """In the folder and from above it, with the standard library alone."""
+    """Run it in the folder and from above it, with the standard library alone."""
     port = mock.url.rpartition(":")[2]
     script = (FOLDER / "test_perf.py").relative_to(place)
     load = ["--unit", "batch", "--duration", "1", "--rate", "24", "--output_method", "yield"]

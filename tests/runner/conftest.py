@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What servers make at their start lands in pytest's folder."""
+    """Let servers make their files in pytest's folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
         yield
@@ -43,7 +43,7 @@ def triton(paced: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="session")
 def cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogUnderTest]:
-    """The runner's Cog server on the paced engine's tar. It must stay as it is."""
+    """Yield the runner's Cog server on the paced engine's tar. It must stay as it is."""
     from tests.runner.api.apis import CHAT_TEMPLATE
     from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
     from tests.runner.servers import CogUnderTest, engine_pids, shared_memory, triton_pids

@@ -14,7 +14,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def serving(handler: Handler) -> AsyncIterator[str]:
-    """The URL of a server that answers every ``generate`` and ``/metrics`` so."""
+    """Provide the URL of a server that answers every ``generate`` and ``/metrics`` so."""
     app = web.Application()
     app.router.add_get("/metrics", handler)
     app.router.add_post("/v2/models/tensorrt_llm/generate", handler)
@@ -28,7 +28,7 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
 
 
 def stream(*pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | None = None) -> Handler:
-    """A handler that sends these bytes piece by piece and then does what it is told, or ends well."""
+    """Return a handler that sends these bytes piece by piece and then ends as told, or well."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

@@ -33,7 +33,7 @@ class Span:
 
 
 class OtlpReceiver:
-    """Listens on a free port of loopback; use as a context manager. ``spans`` are what came so far."""
+    """A receiver on a free port of loopback; a context manager. ``spans`` are those that came so far."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []

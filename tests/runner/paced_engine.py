@@ -21,7 +21,7 @@ END_TOKEN = "</s>"
 END_ID = 0
 MAX_SEQUENCE_LENGTH = 4096
 TOKENS_PER_SECOND = 200
-"""Of each stream, in the servers that tests share."""
+"""Rate of each stream, in the servers that tests share."""
 
 _CORPUS = [
     "What is machine learning?",

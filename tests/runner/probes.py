@@ -10,7 +10,7 @@ from runner.probe import QUESTIONS
 
 
 def answers(port: int) -> dict[str, bool]:
-    """What an orchestrator hears now, each question asked as it asks."""
+    """Ask all questions as an orchestrator does, and return the answers."""
     return {question: ask(port, question).returncode == 0 for question in QUESTIONS}
 
 

@@ -32,7 +32,7 @@ class Running:
         return self._first + "".join([text async for text in self._text])
 
     def error(self) -> CodedError:
-        """What it ends with."""
+        """Return the error with which it ends."""
 
         async def read_on() -> CodedError:
             with pytest.raises(CodedError) as raised:
@@ -43,7 +43,7 @@ class Running:
 
 
 def answer(server: TritonUnderTest) -> str:
-    """A short prediction, as text."""
+    """Return a short prediction, as text."""
 
     async def read() -> str:
         request = GenerationRequest(QUESTION, 12, 0, (), Sampling(temperature=0))

@@ -73,7 +73,7 @@ def make_scripted_model(
 
 
 def write_script(folder: Path, *rules: Mapping[str, object]) -> str:
-    """The value of ``COG_TRITON_SCRIPT``."""
+    """Return the value of ``COG_TRITON_SCRIPT``."""
     path = folder / "script.yaml"
     path.write_text(json.dumps(rules))
     return str(path)

@@ -66,7 +66,7 @@ class Counters:
         self._client = httpx.Client(base_url=f"http://{HOST}:{port}", timeout=DEADLINE_S)
 
     def __getitem__(self, name: str) -> float:
-        """The value of ``cog_triton_<name>``; labels as ``slot_ended_requests_total{reason="end"}``."""
+        """Return ``cog_triton_<name>``; labels as ``slot_ended_requests_total{reason="end"}``."""
         for line in self._client.get("/metrics").text.splitlines():
             if line.startswith(f"cog_triton_{name} "):
                 return float(line.rsplit(" ", 1)[1])
@@ -136,7 +136,7 @@ class TritonUnderTest:
         return self.post(f"{SLOT}/generate", {"input_ids": ids, "request_output_len": count, **more})
 
     def engine_pid(self) -> int:
-        """The process of the engine server."""
+        """Return the process of the engine server."""
         (pid,) = engine_pids(self.http_port)
         return pid
 
@@ -153,7 +153,7 @@ class TritonUnderTest:
 
 
 def events(text: str) -> list[dict[str, Any]]:
-    """The JSON documents of server-sent events."""
+    """Return the JSON documents of server-sent events."""
     return [json.loads(line.removeprefix("data:")) for line in text.splitlines() if line.startswith("data:")]
 
 
@@ -179,7 +179,7 @@ def triton_pids(http_port: int) -> list[int]:
 
 
 def shared_memory(http_port: int) -> list[str]:
-    """What a Triton on this port has in shared memory."""
+    """Return the shared memory of a Triton on this port."""
     return [path.name for path in Path("/dev/shm").glob(f"cog_triton_*_{http_port}_*")]
 
 
@@ -192,7 +192,7 @@ def _open_files(pid: int) -> list[str]:
 
 
 def is_running(pid: int) -> bool:
-    """False once the process has ended, also if nobody has asked how."""
+    """Return False once the process has ended, also if nobody has waited for it."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -201,7 +201,7 @@ def is_running(pid: int) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """A process's command line; blank once it has ended."""
+    """Return a process's command line; blank once it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
@@ -244,7 +244,7 @@ class CogUnderTest:
                 raise
 
     def predict(self, **inputs: object) -> dict[str, Any]:
-        """A finished prediction, succeeded or not."""
+        """Return a finished prediction, succeeded or not."""
         response = self.client.post("/predictions", json={"input": inputs})
         assert response.status_code == 200, response.text
         document: dict[str, Any] = response.json()

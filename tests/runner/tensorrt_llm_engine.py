@@ -66,7 +66,7 @@ def write_engine(
 
 
 def make_compiled_model(folder: Path, *, world_size: int = 1, **rank: object) -> PacedModel:
-    """The engine in ``folder``: ``engine.tar`` and, unpacked, ``engine``."""
+    """Return the engine in ``folder``: ``engine.tar`` and, unpacked, ``engine``."""
     tokenizer = make_tokenizer()
     source = write_engine(
         folder / "source", vocab_size=tokenizer.get_vocab_size(), world_size=world_size, **rank
@@ -91,7 +91,7 @@ def make_compiled_model(folder: Path, *, world_size: int = 1, **rank: object) ->
 
 
 def write_engine_python(folder: Path, *, standins: Path = STANDINS) -> Path:
-    """A Python that has the stand-in."""
+    """Provide a Python that has the stand-in."""
     return _write_script(
         folder / "python",
         f'PYTHONPATH="$PYTHONPATH:{standins}" exec {shlex.quote(sys.executable)} "$@"',

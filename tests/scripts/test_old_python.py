@@ -35,7 +35,7 @@ def old_python(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout without ``.venv``."""
+    """Return a checkout without ``.venv``."""
     root = tmp_path_factory.mktemp("checkout")
     for name in COPIED:
         source = SOURCE_ROOT / name

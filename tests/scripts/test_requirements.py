@@ -39,7 +39,7 @@ def entries(lock: Path) -> list[tuple[Requirement, list[str]]]:
 
 
 def pins(name: str, python: str) -> list[tuple[str, str]]:
-    """The name and version of every package that a lock brings to this Python on Linux."""
+    """Return the name and version of every package that a lock brings to this Python on Linux."""
     surroundings = {
         "implementation_name": "cpython",
         "platform_machine": "x86_64",

@@ -15,7 +15,7 @@ exec "$(dirname "$0")/python" -m tensorrt_llm.commands.build "$@"
 
 
 def make_engine_environment(folder: Path) -> Path:
-    """An environment in ``folder``; its Python, beside which ``trtllm-build`` lies."""
+    """Return an environment in ``folder``; its Python, beside which ``trtllm-build`` lies."""
     programs = folder / "bin"
     programs.mkdir(parents=True)
     trtllm_build = programs / "trtllm-build"

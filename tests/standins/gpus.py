@@ -26,7 +26,7 @@ def make_gpus(
     memory_mib: int = 24576,
     free_mib: int | None = None,
 ) -> None:
-    """An ``nvidia-smi`` in ``folder`` that tells of ``count`` GPUs; their memory is free unless told."""
+    """Make an ``nvidia-smi`` in ``folder`` that lists ``count`` GPUs, with free memory by default."""
     folder.mkdir(parents=True, exist_ok=True)
     text = _NVIDIA_SMI.format(
         each=f"for each in $(seq {count}); do",
@@ -42,7 +42,7 @@ def make_gpus(
 
 
 def has_driver() -> bool:
-    """Whether CUDA's driver library is here, which tells of GPUs before nvidia-smi does."""
+    """Return whether CUDA's driver library is here, which tells of GPUs before nvidia-smi does."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

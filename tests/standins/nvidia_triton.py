@@ -32,7 +32,7 @@ _INPUTS = {
 
 
 def config(record: Path, name: str = MODEL, *, is_decoupled: bool = True, **types: str | None) -> str:
-    """The config.pbtxt of a model. ``types``: of inputs that differ; None: the input is not there."""
+    """Return the config.pbtxt of a model. ``types``: of inputs that differ; None: the input is not there."""
     inputs = {each: (types.get(each, datatype), dim) for each, (datatype, dim) in _INPUTS.items()}
     lines = [
         f'name: "{name}" backend: "python" max_batch_size: 8',
@@ -93,7 +93,7 @@ class NvidiaTriton:
             return False
 
     def counts(self) -> tuple[int, int]:
-        """How many requests run, and how many were cancelled."""
+        """Return how many requests run, and how many were cancelled."""
         document = json.loads((self.folder / f"{MODEL}.json").read_text())
         return document["running"], document["cancelled"]
 

@@ -112,7 +112,7 @@ def builder(tmp_path: Path, hub: HubServer, files: Files) -> Iterator[CogServer]
 
 
 def pickled_weights(folder: Path) -> bytes:
-    """The tiny model's weights as torch pickles them: the builder must start a program for them."""
+    """Return the tiny model's weights as torch pickles them: the builder must start a program for them."""
     code = (
         "import sys, torch; from safetensors.torch import load_file; "
         "torch.save(load_file(sys.argv[1]), sys.argv[2])"

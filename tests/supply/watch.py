@@ -46,7 +46,7 @@ class CommandLines:
 
 
 def _with(texts: frozenset[str], text: str) -> frozenset[str]:
-    """A new set: another thread may be reading the old one."""
+    """Make a new set: another thread may be reading the old one."""
     return texts if text in texts else texts | {text}
 
 
@@ -55,7 +55,7 @@ def _words(path: Path) -> str:
 
 
 def texts_of(folder: Path) -> list[str]:
-    """The content of every file below, whatever it is."""
+    """Return the content of every file below, whatever it is."""
     return [path.read_bytes().decode(errors="replace") for path in folder.rglob("*") if path.is_file()]
 
 

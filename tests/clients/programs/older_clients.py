@@ -25,7 +25,7 @@ async def ask_agent(url: str, model: str) -> dict[str, Any]:
     asked: list[str] = []
 
     def get_weather(city: str) -> str:
-        """The weather of a city."""
+        """Return the weather of a city."""
         asked.append(city)
         return TEMPERATURE
 
@@ -37,7 +37,7 @@ async def ask_agent(url: str, model: str) -> dict[str, Any]:
 
 
 def extract(url: str, model: str) -> dict[str, Any]:
-    """What instructor makes of a call of a tool, and of JSON."""
+    """Return what instructor makes of a call of a tool, and of JSON."""
     client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
     found = {}
     for mode, question in (

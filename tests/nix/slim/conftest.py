@@ -1,4 +1,4 @@
-"""Makes the package importable: it lives outside the project's packages, since a Nix build runs it alone."""
+"""The package made importable: it is outside the project's packages, since a Nix build runs it alone."""
 
 from __future__ import annotations
 

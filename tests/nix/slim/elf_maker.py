@@ -52,14 +52,14 @@ class Image:
 
 
 def container(*images: Image) -> bytes:
-    """A container of the images, with its header."""
+    """Return a container of the images, with its header."""
     entries = b"".join(image.packed() for image in images)
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) + entries
 
 
 @dataclass
 class LibraryMaker:
-    """Collects what a library holds; `made` lays it out.
+    """A maker of a library: collects its contents, which `made` lays out.
 
     `resources` alternate with `resource_table` in one section, as CASK does it; `registered` says whether
     wrappers point at the containers; `section_types` gives a section another type and other flags.
@@ -79,7 +79,7 @@ class LibraryMaker:
     extra_pointers: dict[int, int] = field(default_factory=dict)
 
     def made(self) -> bytes:
-        """The file's bytes."""
+        """Return the file's bytes."""
         text = b"\xcc" * 24 + struct.pack("<I", 0xBA55ED50) + b"\xcc" * 36  # code that mentions the magic
         blobs: list[tuple[str, int, int, bytes]] = [
             (".text", 1, _CODE, text),
@@ -110,7 +110,7 @@ class LibraryMaker:
     def _place(
         self, blobs: list[tuple[str, int, int, bytes]], name: str, parts: Sequence[bytes]
     ) -> list[int]:
-        """Adds a section of the parts, each at a multiple of 8; their addresses."""
+        """Add a section of the parts, each at a multiple of 8. Return their addresses."""
         if not parts:
             return []
         start = _padded_end(blobs)
@@ -150,5 +150,5 @@ def _padded_end(blobs: Sequence[tuple[str, int, int, bytes]]) -> int:
 
 
 def library(*containers: bytes) -> bytes:
-    """A library whose `.nv_fatbin` holds the containers, each registered."""
+    """Return a library whose `.nv_fatbin` holds the containers, each registered."""
     return LibraryMaker(containers=containers).made()

@@ -31,7 +31,7 @@ CONTAINERS = 11
 
 @pytest.fixture(scope="session")
 def wheels(pytestconfig: pytest.Config) -> Path:
-    """A folder with what both wheels hold."""
+    """Return a folder with what both wheels hold."""
     assert pytestconfig.cache is not None
     folder = pytestconfig.cache.mkdir("slim-wheels")
     for requirement, sha256 in SHA256.items():
@@ -66,14 +66,14 @@ def cuobjdump(wheels: Path) -> Path:
 
 
 def listed(cuobjdump: Path, library: Path) -> Counter[str]:
-    """How many images of each architecture and kind NVIDIA's program finds, such as `sm_86.cubin`."""
+    """Return how many images of each architecture and kind NVIDIA's program finds, such as `sm_86.cubin`."""
     command = [str(cuobjdump), "--list-elf", "--list-ptx", str(library)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return Counter(re.findall(r"\.(sm_\w+\.(?:cubin|ptx))$", output, re.MULTILINE))
 
 
 def extracted(cuobjdump: Path, library: Path, architecture: str, folder: Path) -> list[bytes]:
-    """The machine code for an architecture as NVIDIA's program takes it out, in the library's order."""
+    """Return the machine code for an architecture by NVIDIA's program, in the library's order."""
     folder.mkdir()
     command = [str(cuobjdump), "--extract-elf", f".{architecture}.", str(library)]
     subprocess.run(command, capture_output=True, cwd=folder, check=True)

@@ -1,4 +1,4 @@
-"""For any library: what stays is what the rule says, byte for byte, and nothing else in the file changes."""
+"""Any library: the entries of the rule stay, byte for byte, and nothing else in the file changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ groups = st.lists(st.lists(images, max_size=6), max_size=4)
 
 
 def _best(images: list[Image], sm: int) -> list[Image]:
-    """The rule, said again in another way than the program says it."""
+    """Return the rule, said again in another way than the program says it."""
 
     def usable(one: Image) -> bool:
         if one.sm == sm:

@@ -7,7 +7,7 @@ KINDS = {"sm": Kind.ELF, "compute": Kind.PTX, "lto": Kind.LTO_IR}
 
 
 def entry(name: str) -> Entry:
-    """The entry that nvcc calls `sm_90a`, `compute_80` or `lto_75`."""
+    """Return the entry that nvcc calls `sm_90a`, `compute_80` or `lto_75`."""
     kind, _, target = name.partition("_")
     return Entry(0, 64, KINDS[kind], int(target.rstrip("af")), Variant(target.lstrip("0123456789")))
 

@@ -24,7 +24,7 @@ class Asked:
 
 
 Answer = Callable[[Asked, Callable[[bytes], None]], bool]
-"""Writes the answer with its second argument; returns whether the connection stays open."""
+"""Function that writes the answer with its second argument; True if the connection stays open."""
 
 
 class ScriptedServer:

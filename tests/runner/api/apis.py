@@ -36,14 +36,14 @@ class API:
         return self.client.post(path, json=body)
 
     def ask(self, path: str, **body: Any) -> dict[str, Any]:
-        """The answer, which must be one."""
+        """Post and return the answer, which must be a success."""
         response = self.post(path, **body)
         assert response.status_code == 200, response.text
         document: dict[str, Any] = response.json()
         return document
 
     def named_events(self, path: str, **body: Any) -> list[dict[str, Any]]:
-        """The data of a stream whose events have the names of their types."""
+        """Return the data of a stream whose events have the names of their types."""
         response = self.post(path, stream=True, **body)
         assert response.status_code == 200, response.text
         events = EventParser().feed(response.content)
@@ -52,7 +52,7 @@ class API:
         return documents
 
     def refused(self, path: str, status: int, **body: Any) -> dict[str, Any]:
-        """The error's object."""
+        """Return the error's object."""
         response = self.post(path, **body)
         assert response.status_code == status, response.text
         return error_of(response)
@@ -68,7 +68,7 @@ class API:
 
     @contextmanager
     def streaming(self, path: str, **body: Any) -> Iterator[Iterator[str]]:
-        """The data of a stream's events while they come; leaving closes the connection."""
+        """Provide the data of a stream's events while they come; leaving closes the connection."""
         with (
             httpx.Client(base_url=self.url, timeout=DEADLINE_S, headers=self.client.headers) as client,
             client.stream("POST", path, json={"stream": True, **body}) as response,
@@ -82,7 +82,7 @@ class API:
 
 
 def data_of(text: str) -> list[str]:
-    """The data of the events of a whole stream."""
+    """Return the data of the events of a whole stream."""
     return [event.data.decode() for event in EventParser().feed(text.encode())]
 
 

@@ -68,7 +68,7 @@ class Browser:
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, /, **params: Any) -> dict[str, Any]:
-        """The result of a DevTools command; what happened meanwhile goes to ``events``."""
+        """Return the result of a DevTools command; what happened meanwhile goes to ``events``."""
         self._last_id += 1
         message = {"id": self._last_id, "method": method, "params": params}
         os.write(self._to, json.dumps(message | ({"sessionId": session} if session else {})).encode() + b"\0")
@@ -124,7 +124,7 @@ class Page:
         return self._browser.call(method, self._session, **params)
 
     def run(self, script: str) -> Any:
-        """The value of a JavaScript expression; promises are awaited."""
+        """Return the value of a JavaScript expression; promises are awaited."""
         answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -148,7 +148,7 @@ class Page:
         self.call("Input.dispatchMouseEvent", type="mouseReleased", **at)
 
     def _place(self, selector: str) -> list[float]:
-        """Where it lies still: a page moves while it is drawn first."""
+        """Wait until the element lies still, and return its place: a page moves while it is first drawn."""
         place: list[float] | None = None
         deadline_s = time.monotonic() + _PATIENCE_S
         while (now := self.run(_MIDDLE_OF % json.dumps(selector))) != place or not now:
@@ -186,7 +186,7 @@ class Page:
         return [event["params"]["request"]["url"] for event in self._seen("Network.requestWillBeSent")]
 
     def complaints(self) -> list[str]:
-        """What the browser and the page's scripts had to complain about."""
+        """Return the complaints of the browser and the page's scripts."""
         logged = [str(event["params"]["entry"]) for event in self._seen("Log.entryAdded")]
         return logged + [str(event["params"]) for event in self._seen("Runtime.exceptionThrown")]
 
@@ -203,7 +203,7 @@ class Page:
 
 
 def _high(descriptor: int) -> int:
-    """The same by a number that is neither 3 nor 4."""
+    """Return a value made from a number that is neither 3 nor 4."""
     copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
     os.close(descriptor)
     return copy

@@ -18,7 +18,7 @@ OPEN_GROUPS = "for (const group of $('more').children) group.open = true"
 
 
 def answer_with(page: Page, *deltas: dict[str, Any], reason: str | None = "stop") -> None:
-    """The next streams of the page are these, in place of the server's: the paced engine can't say them."""
+    """Replace the page's next streams by these: the paced engine can't write them."""
     choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
     choices.append({"index": 0, "delta": {}, "finish_reason": reason})
     events = [json.dumps({"choices": [choice]}) for choice in choices] + ["[DONE]"]

@@ -18,7 +18,7 @@ EngineServer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[
 
 
 def settings_of(folder: Path, **more: str) -> tuple[Settings, int]:
-    """Of an API on a free port, which is returned too. ``more``: variables."""
+    """Return settings of an API on a free port, and the port. ``more``: variables."""
     engine = make_paced_model(folder / "model", 0)
     port, triton_port = free_ports(2)
     environment = {

@@ -48,7 +48,7 @@ def whole(arrived: Sequence[Piece], **options: bool) -> dict[str, Any]:
 
 
 def put_together(choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """As clients do it."""
+    """Join choices as clients do."""
     message: dict[str, Any] = {"content": None}
     calls: list[dict[str, Any]] = []
     for choice in choices:

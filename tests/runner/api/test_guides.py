@@ -47,7 +47,7 @@ def is_city(text: str) -> bool:
 
 
 def is_whole(text: str) -> bool:
-    """Whether it is JSON, and then a city; else the length cut it."""
+    """Tell whether the answer is JSON, and then a city; else the length cut it."""
     try:
         json.loads(text)
     except ValueError:

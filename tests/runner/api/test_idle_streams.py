@@ -30,7 +30,7 @@ class Asked:
     def __init__(
         self, model: WritingModel, path: str, body: dict[str, Any], num_idle: int, idle: bytes
     ) -> None:
-        """The model writes its first token once ``num_idle`` times ``idle`` were sent."""
+        """Write the first token once ``num_idle`` times ``idle`` were sent."""
         self._model, self._path, self._idle, self._num_idle = model, path, idle, num_idle
         self._body = json.dumps({"stream": True, **body}).encode()
         self.statuses: list[int] = []
@@ -59,7 +59,7 @@ class Asked:
         return self
 
     async def keep_alive(self) -> None:
-        """As a stream."""
+        """Send what a stream sends."""
 
     async def _receive(self) -> dict[str, Any]:
         return {"type": "http.request", "body": self._body, "more_body": False}

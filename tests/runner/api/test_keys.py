@@ -20,7 +20,7 @@ LOWEST = {"": -1, "batch": 5}
 
 
 def key_of(*headers: tuple[bytes, bytes]) -> str | None:
-    """As the application behind the middleware sees it; None if the call was refused."""
+    """Return the key that the application behind the middleware sees; None if the call was refused."""
     found: list[str] = []
     scope: dict[str, Any] = {"type": "http", "path": "/v1/completions", "headers": list(headers)}
 

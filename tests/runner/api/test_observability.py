@@ -35,7 +35,7 @@ class Watched:
     receiver: OtlpReceiver
 
     def lines(self, request_id: str) -> list[dict[str, Any]]:
-        """The request's last words in the log."""
+        """Return the request's last words in the log."""
         found = [json.loads(line) for line in self.cog.log().splitlines()]
         return [
             line
@@ -48,13 +48,13 @@ class Watched:
         return line
 
     def requests(self) -> dict[tuple[str, str], int]:
-        """Counted requests by outcome and code."""
+        """Return the counts of requests by outcome and code."""
         pattern = r'cog_triton_requests_total{api="openai",code="(\w*)",outcome="(\w+)"} (\S+)'
         found = re.findall(pattern, exposition(self.cog.metrics_dir))
         return {(outcome, code): int(float(count)) for code, outcome, count in found if float(count)}
 
     def traced(self, path: str, body: dict[str, Any], flags: str = "01") -> tuple[httpx.Response, list[Span]]:
-        """The answer to a client with a trace of its own, and that trace once it is whole."""
+        """Return the answer to a client with a trace of its own, and that trace once it is whole."""
         trace_id = os.urandom(16).hex()
         headers = {"traceparent": f"00-{trace_id}-{CLIENT_SPAN}-{flags}"}
         response = self.client.post(path, json=body, headers=headers)
@@ -202,7 +202,7 @@ def test_a_refusal_of_a_full_server_is_counted_and_logged(watched: Watched) -> N
 
 
 def refused_while_full(watched: Watched) -> str | None:
-    """The id of a request that was; None if what fills the server had had its time by then."""
+    """Return the id of a request that was; None if what fills the server had had its time by then."""
     body = {"prompt": "Earth", "max_tokens": 4000, "n": 4, "stream": True}
     with watched.client.stream("POST", TEXT, json=body) as full:
         if full.status_code != 200:

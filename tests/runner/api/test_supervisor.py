@@ -50,7 +50,7 @@ def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
 
 
 async def engine_that_takes_a_moment(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Accepts a client, is ready a moment later, and ends each request at once."""
+    """Accept a client, be ready a moment later, and end each request at once."""
     encoder, buffer = msgspec.msgpack.Encoder(), bytearray()
     decoder: msgspec.msgpack.Decoder[list[FromClient]] = msgspec.msgpack.Decoder(list[FromClient])
     await asyncio.sleep(1)
@@ -65,7 +65,7 @@ async def engine_that_takes_a_moment(reader: asyncio.StreamReader, writer: async
 def test_clients_that_wait_for_a_new_api_are_served_though_it_does_not_know_the_engine_yet(
     tmp_path: Path,
 ) -> None:
-    """As after a SIGKILL of the API server: its port is open all the time."""
+    """Check the state after a SIGKILL of the API server: its port is open all the time."""
     settings, port = settings_of(tmp_path)
     path = tmp_path / "engine_socket"
 
@@ -101,7 +101,7 @@ def test_a_server_that_drains_while_its_api_is_down_rejects_clients(tmp_path: Pa
 
 
 async def ask(port: int, count: int) -> set[int]:
-    """The statuses of ``count`` requests, each on a connection of its own."""
+    """Return the statuses of ``count`` requests, each on a connection of its own."""
     url, body = f"http://127.0.0.1:{port}/v1/completions", {"prompt": "hi", "max_tokens": 3}
     statuses = set()
     for _ in range(count):

@@ -82,7 +82,7 @@ def response_told(response: dict[str, Any]) -> Told:
 
 
 def response_events_told(events: Iterable[dict[str, Any]]) -> Told:
-    """By deltas, which agree with the last event."""
+    """Read the deltas, which agree with the last event."""
     told = Told()
     for event in events:
         match event["type"]:
@@ -156,7 +156,7 @@ answers = st.lists(calls | texts, max_size=6)
 
 @st.composite
 def split_answers(draw: st.DrawFn) -> tuple[Told, list[Piece]]:
-    """An answer, and its parts however they may arrive."""
+    """Return an answer, and its parts however they may arrive."""
     told, parts = Told(), list[Part]()
     for kind, text, json_text in draw(answers):
         kinds: dict[str, Callable[[str], Part]] = {

@@ -1,4 +1,4 @@
-"""Which tools an answer may call, what of them its template gets, and what is refused."""
+"""Tools that an answer may call, their form for the template, and refusals."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ TOKENIZER = make_tokenizer()
 
 
 class WritingModel:
-    """Writes ``text``, ``step_tokens`` at once."""
+    """A model that writes ``text``, ``step_tokens`` at once."""
 
     def __init__(self, folder: Path, template_source: str = CHAT_TEMPLATE, **environment: str) -> None:
         self.text, self.step_tokens = CALLS, 1

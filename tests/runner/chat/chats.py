@@ -28,7 +28,7 @@ TOOLS = [{"type": "function", "function": _TOOL}]
 
 
 def shaped(shape: str) -> Chat:
-    """A chat of the shape, as the server's own answers and OpenAI's clients write it."""
+    """Return a chat of the shape, as the server's own answers and OpenAI's clients write it."""
     chat: Chat = []
     waiting: list[str] = []
     for number, letter in enumerate(shape):
@@ -58,7 +58,7 @@ def call_with(arguments: Any, id_: str = "call_1") -> dict[str, Any]:
 
 
 def all_chats() -> Iterator[tuple[str, Chat, list[str]]]:
-    """A name, the chat, and the texts that have to be in the prompt."""
+    """Yield a name, the chat, and the texts that have to be in the prompt."""
     for shape in _SHAPES:
         chat = shaped(shape)
         texts = [each["content"] for each in chat if each["content"]]

@@ -49,7 +49,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> ModelFacts:
 
 
 def control_ids(facts: ModelFacts, ids: list[int]) -> list[str]:
-    """The control tokens among ``ids``."""
+    """Return the control tokens among ``ids``."""
     texts = {facts.tokenizer.token_to_id(token): token for token in [*MARKS, "</s>"]}
     return [texts[each] for each in ids if each in texts]
 

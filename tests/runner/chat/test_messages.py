@@ -13,7 +13,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "argume
 
 
 def checked_messages(messages: Any, *known: str) -> list[dict[str, Any]]:
-    """For a template that knows these roles beside OpenAI's four."""
+    """Check messages for a template that knows these roles beside OpenAI's four."""
     return chat_messages.checked_messages(messages, lambda role: role in known)
 
 

@@ -113,7 +113,7 @@ def test_a_prompt_that_would_be_too_long_is_refused() -> None:
 
 
 def test_what_a_chat_is_made_from_is_limited_too() -> None:
-    """Whether or not the template has a use for it."""
+    """Check it with a template that does not use it."""
     source = "{{ messages[0].content[:9] }}"
     template = ChatTemplate({"default": source}, {}, _max_bytes=1000)
     assert template.render(chat("é" * 300)) == "é" * 9

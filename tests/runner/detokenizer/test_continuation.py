@@ -18,7 +18,7 @@ RANDOM_SEQUENCES = 1500
 def continued(
     tokenizer: Tokenizer, prompt: list[int], output: list[int], size: int = 1, *, skips: bool = True
 ) -> str:
-    """The text of ``output``, pushed ``size`` tokens at a time."""
+    """Return the text of ``output``, pushed ``size`` tokens at a time."""
     detokenizer = Detokenizer(tokenizer, skip_special_tokens=skips)
     detokenizer.follow(context_of(tokenizer, prompt, skip_special_tokens=skips))
     pushes = [detokenizer.push(output[start : start + size]) for start in range(0, len(output), size)]

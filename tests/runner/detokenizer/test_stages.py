@@ -103,7 +103,7 @@ def tokenizer_with(name: str) -> Tokenizer:
 
 
 def streamed(tokenizer: Tokenizer, ids: list[int], size: int = 1, *, skip_special_tokens: bool = True) -> str:
-    """The text of ``ids``, pushed ``size`` at a time."""
+    """Return the text of ``ids``, pushed ``size`` at a time."""
     detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
     pushes = [detokenizer.push(ids[start : start + size]) for start in range(0, len(ids), size)]
     return "".join(pushes) + detokenizer.finish()

@@ -24,6 +24,6 @@ class Source:
 
 
 def in_chunks(chunks: Iterable[list[int]], reason: FinishReason = "length") -> Source:
-    """A source of tokens, each of which has a log probability: minus its id."""
+    """Return a source of tokens, each of which has a log probability: minus its id."""
     outputs = (Output(each, [TokenLogProb(-float(token)) for token in each]) for each in chunks)
     return Source(*outputs, Output([], [], reason))

@@ -1,4 +1,4 @@
-"""Which requests are sent again after the engine was away. The engines are stand-ins."""
+"""Requests that are sent again after the engine was away. The engines are stand-ins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.generation.admission import Admission
 CRASHED = EngineCrashed(engine_kind="paced", reason="it ended", was_ready=True)
 NOT_READY = EngineCrashed(engine_kind="paced", reason="it is not ready yet", was_ready=False)
 AS_TEXT = find_in_text(str(NOT_READY))
-"""As it comes through Triton's HTTP API, without facts."""
+"""The error as it comes by Triton's HTTP API, without facts."""
 assert AS_TEXT is not None
 
 SUBMIT = Submit(0, [5], 3)

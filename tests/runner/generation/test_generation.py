@@ -66,7 +66,7 @@ def generate(
     sampling: Sampling = GREEDY,
     model: ModelFacts | None = None,
 ) -> tuple[list[str], Generation]:
-    """The pieces of text as they came, and the generation after its end."""
+    """Return the pieces of text as they came, and the generation after its end."""
     request = GenerationRequest(prompt, max_tokens, min_tokens, stops, sampling)
 
     async def read() -> tuple[list[str], Generation]:

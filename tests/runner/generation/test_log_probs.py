@@ -27,7 +27,7 @@ TOKENIZER = make_tokenizer()
 
 
 def generate(folder: Path, *outputs: Output) -> tuple[str, list[float]]:
-    """The text, and the values that came with it."""
+    """Return the text, and the values that came with it."""
     engine = make_paced_model(folder, 0)
     model = load_model_facts(load(engine.directory), load_settings({"HOME": str(folder)}))
     request = GenerationRequest("What is", 9, 0, (), Sampling(), num_top_log_probs=0)
@@ -76,7 +76,10 @@ def test_the_texts_of_the_tokens_are_the_text(kind: str, begins_turn: bool) -> N
 
 
 def reported(text: str, size: int, *stops: str) -> tuple[str, list[int]]:
-    """The text of ``text``'s tokens, ``size`` at a time, and their offsets. None precedes what it counts."""
+    """Return the text of ``text``'s tokens, ``size`` at a time, and their offsets.
+
+    None precedes what it counts.
+    """
     ids = TOKENIZER.encode(text).ids
     chunks = [ids[at : at + size] for at in range(0, len(ids), size)]
     outputs = [Output(chunk, [TokenLogProb(-1.0) for _ in chunk]) for chunk in chunks]

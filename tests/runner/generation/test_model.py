@@ -26,7 +26,7 @@ A, B = (make_tokenizer().token_to_id(text) for text in "ab")
 
 
 def put(folder: Path, **documents: object) -> Engine:
-    """An engine of these JSON documents and a tokenizer, without limits in its manifest."""
+    """Return an engine of these JSON documents and a tokenizer, without limits in its manifest."""
     make_tokenizer().save(str(folder / "tokenizer.json"))
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document))

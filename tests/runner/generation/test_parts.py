@@ -54,7 +54,7 @@ def answer() -> list[int]:
 def generate(
     chunks: list[list[int]], *stops: str, has_log_probs: bool = False, form: AnswerForm | None = FORM
 ) -> tuple[Message, Generation, str]:
-    """The message, the generation, and the text of the tokens with log probabilities."""
+    """Return the message, the generation, and the text of the tokens with log probabilities."""
     top = 0 if has_log_probs else None
     request = GenerationRequest("hi", 4000, 0, stops, Sampling(), num_top_log_probs=top, answer=form)
 

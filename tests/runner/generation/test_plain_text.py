@@ -72,7 +72,7 @@ def qwen() -> Tokenizer:
 
 
 def sentencepiece() -> Tokenizer:
-    """As Llama 2's first conversion: no pre-tokenizer, the control tokens are in the vocabulary."""
+    """Make one like Llama 2's first conversion: no pre-tokenizer, control tokens in the vocabulary."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -122,7 +122,7 @@ def plain_text(name: str) -> PlainText:
 
 
 def num_control(name: str, ids: list[int]) -> int:
-    """How many of ``ids`` are control tokens."""
+    """Return how many of ``ids`` are control tokens."""
     control = {TOKENIZERS[name].token_to_id(token) for token in CONTROL}
     return sum(each in control for each in ids)
 
@@ -151,7 +151,7 @@ def test_in_a_plain_part_no_token_is_a_control_token(
 
 @pytest.mark.parametrize("name", ["gpt2", "llama3", "qwen"])
 def test_a_plain_part_has_the_tokens_that_it_has_without_control_tokens(name: str) -> None:
-    """Those of a tokenizer that has no control tokens at all."""
+    """Compare with a tokenizer that has no control tokens at all."""
     document = TOKENIZERS[name].to_str()
     for token in CONTROL:
         document = document.replace(f'"content":"{token}"', f'"content":"{token[1:-1]}\\ue000"')

@@ -16,7 +16,7 @@ from runner.generation.queue_deadline import begun_within
 
 
 class Source:
-    """Sends the outputs once ``may_begin`` is set; notes whether it was left."""
+    """A source that sends the outputs once ``may_begin`` is set, and notes if it was closed."""
 
     def __init__(self, *outputs: Output) -> None:
         self._outputs = outputs

@@ -27,7 +27,7 @@ ALPHABETS = ["a", "ab", "aab", "abc", "\n:U", "é\u0301e", "👨\u200d👩👧",
 
 
 def naive_cut(text: str, stops: list[str]) -> tuple[str, str | None]:
-    """The text before the first stop sequence, and which one that is: the shortest that begins there."""
+    """Return the text before the first stop sequence, and the shortest one that begins there."""
     found = [(text.find(stop), len(stop), stop) for stop in stops if stop and stop in text]
     if not found:
         return text, None
@@ -36,7 +36,7 @@ def naive_cut(text: str, stops: list[str]) -> tuple[str, str | None]:
 
 
 def certain_prefix(text: str, stops: list[str]) -> str:
-    """What every continuation of ``text`` leaves standing, by trying all that can matter."""
+    """Return what every continuation of ``text`` leaves standing, by trying all that can matter."""
     endings = {stop[index:] for stop in stops for index in range(len(stop))}
     return commonprefix([naive_cut(text + ending, stops)[0] for ending in ["", NOWHERE, *endings]])
 

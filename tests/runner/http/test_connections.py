@@ -1,4 +1,4 @@
-"""Which connections make room, wait or are refused, by their number, bytes and times. No test sleeps."""
+"""Connections that make room, wait or are refused, by number, bytes and times. No test sleeps."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_nothing_is_left_of_connections_that_closed(registry: Connections, clock
 
 
 async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
-    """By the path: wait, read the body and wait for the disconnect, fail, or answer."""
+    """Wait, read the body and wait for the disconnect, fail, or answer, by the path."""
     if scope["path"] == "/waiting":
         await asyncio.sleep(3600)
     if scope["path"] == "/watching":

@@ -55,7 +55,7 @@ class Port:
     url: str
     health: str
     path: str
-    """Takes a JSON body."""
+    """Path that takes a JSON body."""
     short: bytes
     """The body of a short text."""
     stream_path: str
@@ -105,7 +105,7 @@ def port(request: pytest.FixtureRequest, ports: dict[str, Port]) -> Port:
 
 @pytest.fixture(scope="module")
 def strict(model: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[APIAlone]:
-    """The API with little of everything."""
+    """Yield the API with little of everything."""
     server = APIAlone(
         model,
         tmp_path_factory.mktemp("strict"),
@@ -124,7 +124,7 @@ def of(fields: dict[str, Any], path: str = TEXT) -> bytes:
 
 
 def code_of(answer: bytes) -> str:
-    """The code of an answer of the API, or of the front."""
+    """Return the code of an answer of the API, or of the front."""
     head, _, body = answer.partition(b"\r\n\r\n")
     error = json.loads(body)["error"]
     if isinstance(error, str):
@@ -138,7 +138,7 @@ def _frames(frames: list[Frame]) -> bytes:
 
 
 def _calls(*frames: bytes) -> bytes:
-    """The server closes the connection at the end."""
+    """Send data and return the answer. The server closes the connection at the end."""
     return PREFACE + frame(SETTINGS) + b"".join(frames) + frame(GOAWAY, 0, b"\0" * 8)
 
 
@@ -361,7 +361,7 @@ def test_what_the_api_does_not_answer_gets_a_coded_answer(
 @pytest.mark.parametrize("offer", ["h2c", "websocket"])
 @pytest.mark.parametrize("piece_bytes", [1, 1 << 20])
 def test_an_offer_to_upgrade_the_connection_is_left_unused(port: Port, offer: str, piece_bytes: int) -> None:
-    """As Java's HttpClient makes one with each first request. Others may follow on the same connection."""
+    """Offer as Java's HttpClient does in each first request. Others may follow on the same connection."""
     headers = ("Connection: Upgrade, HTTP2-Settings", f"Upgrade: {offer}", "HTTP2-Settings: AAEAAEAA")
     body, path = port.short, port.path
     for data in (request(path, body, *headers), _get(port.health, *headers)):

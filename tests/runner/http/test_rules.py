@@ -19,7 +19,7 @@ def head(first: str = "GET / HTTP/1.1", *headers: str) -> bytes:
 
 
 def ask(data: bytes) -> tuple[list[int], bytes, list[tuple[str, bytes]]]:
-    """The statuses of all answers, their bytes, and the paths and bodies of the requests that arrived."""
+    """Return all answers' statuses and bytes, and the paths and bodies of requests that arrived."""
 
     async def send() -> tuple[list[int], bytes, list[tuple[str, bytes]]]:
         client = Client()
@@ -142,7 +142,7 @@ def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection() -> No
 
 
 def test_an_offer_to_upgrade_the_connection_is_left_unused() -> None:
-    """As Java's HttpClient makes one with each first request, which may have a body."""
+    """Offer as Java's HttpClient does in each first request, which may have a body."""
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA")
     whole, parts = request("/a", b"{}", *offer), chunked("/b", [b"[", b"]"], *offer)
     statuses, _, seen = ask(whole + parts + request("/c", b"1"))

@@ -41,7 +41,7 @@ _TYPES = {str: ("BYTES", np.object_), bool: ("BOOL", np.bool_), int: ("INT32", n
 
 
 class TritonGRPCTarget(TritonTarget):
-    """Sends what TritonTarget sends, as tensors. Its responses read as the events that TritonTarget gets."""
+    """A target that sends TritonTarget's requests as tensors, and reads its responses as events."""
 
     def __init__(self, address: str, model: str, workload: Workload) -> None:
         super().__init__(f"http://{address}", model, workload)

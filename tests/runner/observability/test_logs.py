@@ -47,7 +47,7 @@ def put(cog: CogUnderTest, request_id: str, **inputs: object) -> dict[str, Any]:
 
 
 def ended(cog: CogUnderTest, request_id: str) -> dict[str, Any]:
-    """The line that tells how the request ended."""
+    """Return the line that tells how the request ended."""
 
     def found() -> dict[str, Any] | None:
         loggers = {line["logger"]: line for line in of_request(cog, request_id)}

@@ -47,7 +47,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def cog_counts(text: str, name: str) -> float:
-    """The sum of a family's samples that Cog's worker counted."""
+    """Return the sum of a family's samples that Cog's worker counted."""
     found = samples(text)
     return sum(value for key, value in found.items() if key.startswith(f"{name}{{") and 'api="cog"' in key)
 
@@ -149,7 +149,7 @@ nv_trt_llm_general_metrics{general_type="iteration_counter",model="tensorrt_llm"
 
 
 def engine_counts(folder: Path, kind: str = "paced") -> EngineMetrics:
-    """What an engine server counts that has completed a request of 7 tokens."""
+    """Return what an engine server counts that has completed a request of 7 tokens."""
     engine = EngineMetrics(kind, restarts=1, folder=folder)
     engine.submitted(None, 0.0)
     engine.received(7)
@@ -160,7 +160,7 @@ def engine_counts(folder: Path, kind: str = "paced") -> EngineMetrics:
 
 
 def with_triton(folder: Path, told: str) -> str:
-    """The exposition beside a Triton whose metrics port answers this."""
+    """Return the exposition beside a Triton whose metrics port answers this."""
 
     class Triton(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -309,5 +309,5 @@ def environment(cog: CogUnderTest) -> dict[str, str]:
 
 
 def reader(cog: CogUnderTest) -> Callable[[], str]:
-    """Reads all metrics of a Cog server under test."""
+    """Read all metrics of a Cog server under test."""
     return lambda: exposition(cog.metrics_dir, f"http://127.0.0.1:{cog.triton_metrics_port}/metrics")

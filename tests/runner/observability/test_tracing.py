@@ -46,7 +46,7 @@ def traced(receiver: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def trace_of(cog: CogUnderTest, receiver: OtlpReceiver, flags: str = "01", **inputs: object) -> list[Span]:
-    """The spans of one prediction that a client asks for within a trace of its own."""
+    """Return the spans of one prediction that a client asks for within a trace of its own."""
     trace_id = os.urandom(16).hex()
     headers = {"traceparent": f"00-{trace_id}-{'c' * 16}-{flags}"}
     cog.client.post("/predictions", json={"input": inputs}, headers=headers)

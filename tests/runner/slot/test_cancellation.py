@@ -21,7 +21,7 @@ LONG = {"input_ids": [1, 2, 3], "request_output_len": 4000, "streaming": True}
 
 
 def open_stream(triton: TritonUnderTest, body: dict[str, object]) -> socket.socket:
-    """A connection on which a stream has begun to arrive."""
+    """Return a connection on which a stream has begun to arrive."""
     connection = socket.create_connection((HOST, triton.http_port), timeout=300)
     content = json.dumps(body).encode()
     head = f"POST {SLOT}/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"

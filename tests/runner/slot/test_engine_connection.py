@@ -21,7 +21,7 @@ DEADLINE_S = 240.0
 
 
 class Listening:
-    """Keeps what the connection reports."""
+    """A listener that keeps the connection's reports."""
 
     def __init__(self) -> None:
         self.messages: queue.Queue[ToClient] = queue.Queue()

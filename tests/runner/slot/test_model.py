@@ -25,7 +25,7 @@ def stream_of(ids: list[int], count: int) -> dict[str, object]:
 
 
 def tokens(stream: list[dict[str, Any]]) -> list[int]:
-    """What a stream's events hold; Triton writes a tensor of one element as a number."""
+    """Return what a stream's events hold; Triton writes a tensor of one element as a number."""
     pieces = [event["output_ids"] for event in stream]
     return [token for piece in pieces for token in (piece if isinstance(piece, list) else [piece])]
 

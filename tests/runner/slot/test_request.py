@@ -24,7 +24,7 @@ SEEDS = {"random_seed", "seed"}
 
 
 def tensors(**values: Any) -> dict[str, Any]:
-    """A request of one row. Numbers become scalars of the contract's type, other values stay."""
+    """Return a request of one row. Numbers become scalars of the contract's type, other values stay."""
     given: dict[str, Any] = {"input_ids": [5, 6, 7], "request_output_len": 10, **values}
     result: dict[str, Any] = {}
     for name, value in given.items():

@@ -40,7 +40,7 @@ def slot(engine: EngineServerUnderTest) -> Iterator[SlotUnderTest]:
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[EngineServerUnderTest]:
-    """An engine server of one test, which has not started yet."""
+    """Provide an engine server of one test, which has not started yet."""
     engine_dir = make_paced_directory(tmp_path / "paced", 1000)
     faults = {"COG_TRITON_FAULTS": "requests"}
     server = EngineServerUnderTest("paced", engine_dir, {}, tmp_path, starts=False, environment=faults)
@@ -49,7 +49,7 @@ def mortal(tmp_path: Path) -> Iterator[EngineServerUnderTest]:
 
 
 def num_active(engine: EngineServerUnderTest) -> int:
-    """What the engine itself counts now."""
+    """Return the engine's own counts."""
     client = engine.connect()
     while not isinstance(message := client.receive(), Statistics):
         pass

@@ -87,11 +87,11 @@ class Client:
         self._responses.put((response, self._has_ended))
 
     def receive(self) -> tuple[InferenceResponse, bool]:
-        """The next response, and whether it is the last."""
+        """Return the next response, and whether it is the last."""
         return self._responses.get(timeout=_DEADLINE_S)
 
     def receive_all(self) -> list[dict[str, Any]]:
-        """The outputs of all responses. Raises the error of the first that has one."""
+        """Return the outputs of all responses. Raises the error of the first that has one."""
         outputs, is_last = [], False
         while not is_last:
             response, is_last = self.receive()

@@ -18,7 +18,7 @@ from tests.runner.paced_engine import make_paced_model
 
 
 def noting(name: str, noted: list[str]) -> type:
-    """A class of processes, or of clients, that notes their beginning and end."""
+    """Return a class of processes, or of clients, that notes their beginning and end."""
 
     class Noting:
         def __init__(self, *args: object, **options: object) -> None: ...

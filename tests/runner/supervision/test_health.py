@@ -1,4 +1,4 @@
-"""Whether a server is well: its status, or that it does not answer."""
+"""Health of a server: its status, or no answer."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ async def until(condition: Callable[[], object]) -> float:
 
 @asynccontextmanager
 async def started(program: Program) -> AsyncIterator[int]:
-    """A program that serves, and its process id; stopped at the end."""
+    """Provide a program that serves, and its process id; stopped at the end."""
     try:
         program.begin()
         await program.wait_ready()
@@ -122,7 +122,7 @@ async def started(program: Program) -> AsyncIterator[int]:
 
 
 class Failures(list[ProcessFailure]):
-    """Takes failures; the program is started again after each."""
+    """Failures, after each of which the program is started again."""
 
     def add(self, failure: ProcessFailure) -> bool:
         self.append(failure)

@@ -45,7 +45,7 @@ OFF = "glibc.malloc.tcache_count=0"
 
 
 def _variables(pid: int) -> list[str]:
-    """Those that a process was started with."""
+    """Return the variables that a process was started with."""
     return Path(f"/proc/{pid}/environ").read_text().split("\0")
 
 

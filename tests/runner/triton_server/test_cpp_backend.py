@@ -56,7 +56,7 @@ OUTPUTS = {
 
 @pytest.fixture
 def backends(tmp_path: Path) -> Path:
-    """A folder of backends whose tensorrtllm is another library."""
+    """Provide a folder of backends whose tensorrtllm is another library."""
     folder = tmp_path / "backends"
     (folder / "tensorrtllm").mkdir(parents=True)
     library = next(Path("/").glob(f"usr/lib/*/{ctypes.util.find_library('m')}"))

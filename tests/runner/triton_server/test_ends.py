@@ -33,7 +33,7 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> PacedModel:
-    """An engine of this module's own, so that its worker is found by its folder."""
+    """Return an engine of this module's own, so that its worker is found by its folder."""
     return make_paced_model(tmp_path_factory.mktemp("ends") / "model", 200)
 
 

@@ -42,7 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> PacedModel:
 
 @pytest.fixture(scope="module")
 def brittle(model: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonUnderTest]:
-    """A Triton to break; each test leaves it serving again. It soon starts again."""
+    """Yield a Triton to break; each test leaves it serving again. It soon starts again."""
     folder = tmp_path_factory.mktemp("brittle")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(failures, "BACKOFF_S", (0.5,))

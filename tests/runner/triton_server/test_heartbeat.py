@@ -23,7 +23,7 @@ def ask(handler: Handler, times: int = 1) -> list[bool]:
 
 
 def counting(counts: Sequence[str], probes: list[str]) -> Handler:
-    """It counts so; a probe is noted and finds a closed connection."""
+    """Return a handler with these counts. A probe is noted, and its connection closed."""
     lines = iter(counts)
 
     async def handle(request: web.Request) -> web.Response:

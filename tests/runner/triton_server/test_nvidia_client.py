@@ -47,7 +47,7 @@ pytestmark = pytest.mark.servers
 
 IDS = [71, 72, 73]
 SLOW = Sampling(temperature=30)
-"""For the stand-in: half a minute for each token."""
+"""Parameters with which the stand-in takes half a minute for each token."""
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_a_triton_that_is_silent_is_e2101_and_its_sequence_is_freed(nvidia: Nvid
 
 
 def find(port: int, model: str = MODEL, host: str = HOST, timeout_s: float = 0.0) -> CodedError:
-    """What the start ends with."""
+    """Return the error with which the start ends."""
     place = TritonAddress(host=host, port=port, model=model)
     return asyncio.run(error_of(wait_for_triton(place, timeout_s, lambda reason: None)))
 

@@ -30,7 +30,7 @@ def column(value: Any, dtype: Any, rows: int = 1) -> Array:
 
 
 def texts(prompts: Sequence[str], count: int) -> dict[str, Array]:
-    """What the ensemble's clients always send."""
+    """Return inputs that the ensemble's clients always send."""
     rows = len(prompts)
     return {
         "text_input": np.array([[each] for each in prompts], object),
@@ -50,7 +50,7 @@ def receive_all(stream: GrpcStream) -> list[dict[str, Array]]:
 
 @pytest.fixture(scope="module")
 def decoupled(triton: TritonUnderTest) -> TritonUnderTest:
-    """A default server."""
+    """Return a default server."""
     return triton
 
 
@@ -204,7 +204,7 @@ def ask(request: pytest.FixtureRequest, undecoupled: TritonUnderTest) -> Iterato
 
 @pytest.mark.parametrize("returns_log_probs", [False, True])
 def test_the_models_can_be_asked_one_after_another(ask: Unary, returns_log_probs: bool) -> None:
-    """As the end-to-end test does, and with the ensembles' results."""
+    """Ask as the end-to-end test does, and with the ensembles' results."""
     blank = np.array([[""]], object)
     flag = {"return_log_probs": column(True, bool)} if returns_log_probs else {}
     first = ask(

@@ -225,7 +225,7 @@ def test_what_triton_shares_has_no_name_and_grows_and_max_tokens_are_signed_wher
 
 
 def _shared_bytes(server: TritonUnderTest) -> int:
-    """What Triton shares with its stubs, by the largest mapping of each region."""
+    """Return the memory that Triton shares with its stubs, by the largest mapping of each region."""
     assert server.service.stack.triton.pid is not None
     sizes: dict[str, int] = {}
     for line in Path(f"/proc/{server.service.stack.triton.pid}/maps").read_text().splitlines():

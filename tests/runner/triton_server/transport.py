@@ -61,7 +61,7 @@ class Transport(asyncio.Transport):
         return self._is_closing
 
     def close(self) -> None:
-        """It is lost once the other side has read everything."""
+        """Close it: it is lost once the other side has read everything."""
         self.has_ended = self._is_closing = True
         if self.is_read:
             self.abort()
@@ -82,7 +82,7 @@ class Transport(asyncio.Transport):
 
 
 async def check_freed_when_lost(client: Any) -> None:
-    """A garbage collection may come late, and thousands of connections may be lost before."""
+    """Check without a garbage collection, before which thousands of connections may be lost."""
     lost = weakref.ref(client.connection)
     client.transport.lose()
     for _ in range(20):

@@ -55,7 +55,7 @@ class Message:
 
 
 class Writer:
-    """Writes an answer in tokens. ``marker`` uses the tokenizer's own token if there is one."""
+    """A writer of an answer in tokens. ``marker`` uses the tokenizer's own token if there is one."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer

@@ -22,11 +22,11 @@ class Form:
     added: tuple[str, ...] = ()
     has_content_with_calls: bool = True
     keeps_text: bool = True
-    """Whether the arguments' own text is kept."""
+    """True if the arguments' own text is kept."""
     has_types: bool = True
-    """Whether arguments have types without a schema."""
+    """True if arguments have types without a schema."""
     has_nested_types: bool = True
-    """Whether values in lists and objects have types without a schema."""
+    """True if values in lists and objects have types without a schema."""
     has_reasoning: bool = field(init=False)
 
     @property

@@ -21,7 +21,7 @@ SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def family_of(source: str, tokenizer: Tokenizer) -> tuple[str | None, bool | None]:
-    """The name, and whether the family reads the calls; None if the template writes none."""
+    """Return the name, and whether the family reads the calls; None if the template writes none."""
     chat = ChatTemplate({"default": source}, SPECIAL_TOKENS)
     family = recognize(None, chat, tokenizer).family
     turns = list(written_turns(chat))

@@ -1,4 +1,4 @@
-"""For each family: generated answers, read in every way that steps can cut them, give the same message."""
+"""Generated answers of each family, cut into steps in every way, give the same message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.runner.chat.families.writing import Wanted, dumps, raw
 
 TOOLS = tool_use(get_weather=SCHEMA, f=SCHEMA)
 NUM_ANSWERS = int(os.environ.get("NUM_ANSWERS", "30"))
-"""Of each test. Thousands take minutes."""
+"""Number of answers of each test. Thousands take minutes."""
 
 
 def tokenizer_of(form: Form) -> Tokenizer:

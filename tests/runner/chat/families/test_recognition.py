@@ -42,7 +42,7 @@ SIGNS = {
 
 
 def template(call: str, *, before: str = "", after: str = "", thought: str = "", checks: str = "") -> str:
-    """A template that writes ``call`` for each call of a turn."""
+    """Return a template that writes ``call`` for each call of a turn."""
     return (
         "{%- for message in messages %}[{{ message.role }}]"
         f"{{%- if message.reasoning_content %}}{thought}{{%- endif %}}"

@@ -109,7 +109,7 @@ def read_in_all_ways(family: Family, tokenizer: Tokenizer, ids: list[int], rng: 
 
 
 def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Marks as tokens where they are some."""
+    """Encode a text. Marks become tokens where the tokenizer has them."""
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 

@@ -41,7 +41,7 @@ def of(name: str, write_calls: Callable[..., None]) -> Write:
 
 
 def dumps(arguments: dict[str, Any]) -> str:
-    """As models write arguments: the text depends on them alone."""
+    """Write arguments as models do: the text depends on them alone."""
     return json.dumps(
         arguments, ensure_ascii=len(arguments) % 2 == 0, indent=1 if len(arguments) > 2 else None
     )

@@ -47,7 +47,7 @@ WEATHER = {
 TOOLS = (Tool("get_weather", parameters=WEATHER, is_strict=True), Tool("stop", parameters={}))
 SCHEMAS = {"get_weather": Draft202012Validator(WEATHER), "stop": Draft202012Validator({"type": "object"})}
 HERMES = {"special": "hermes, special", "added": "hermes", "text": "hermes, markers as text"}
-"""By what its markers are in the tokenizer."""
+"""Forms by what the markers are in the tokenizer."""
 CLOSING = ('"}]', "</think>", ";", "\n</parameter>\n", "</function>")
 NOT_ENFORCED = "functionary"
 NAMES = sorted({*FORMS, *HERMES.values()} - {NOT_ENFORCED, "minimax-m3, markers as text"})
@@ -64,7 +64,7 @@ def form_of(name: str) -> Form:
 
 @lru_cache(maxsize=64)
 def tokenizers(name: str) -> tuple[Tokenizer, LLTokenizer, int]:
-    """The tokenizer, and the library's, with its number of the end."""
+    """Return the tokenizer, and the library's, with its number of the end."""
     form = form_of(name)
     tokenizer = tokenizer_with(form.special, form.added)
     own = Tokenizer.from_str(tokenizer.to_str())
@@ -82,7 +82,7 @@ def guided(
     *,
     starts: bool = False,
 ) -> LLMatcher:
-    """``starts``: in the reasoning."""
+    """Make a matcher. ``starts``: it begins in the reasoning."""
     tokenizer, library_tokenizer, _ = tokenizers(name)
     guide = answer_guide(AnswerForm(form_of(name).family, use, starts), tokenizer, then, budget)
     assert guide is not None

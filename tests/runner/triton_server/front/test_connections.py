@@ -12,7 +12,7 @@ from tests.runner.triton_server.front.grpc.client import Client
 
 
 class _Connection:
-    """As with asyncio, ``abort`` returns before the connection is lost."""
+    """A connection whose ``abort`` returns before it is lost, as with asyncio."""
 
     def __init__(self, *, is_idle: bool) -> None:
         self.is_idle = is_idle

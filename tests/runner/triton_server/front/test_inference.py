@@ -26,7 +26,7 @@ from tests.runner.triton_server.grpc_client.server import HEAD, Server
 
 
 class Client:
-    """Of one inference call. ``got`` and ``ends`` are what it hears."""
+    """The client of one inference call, which gets ``got`` and ``ends``."""
 
     def __init__(self, inferences: Inferences, *, is_single: bool = False, client: object = None) -> None:
         self.got: list[Any] = []
@@ -58,7 +58,7 @@ def response(*, is_final: bool, error: str = "", has_output: bool = False) -> by
 
 
 def stops(triton: StandInTriton) -> list[tuple[str, str]]:
-    """Which calls, or calls of other fronts, the slot was told to stop."""
+    """Return the calls, or calls of other fronts, that the slot was told to stop."""
     sent = [pb.ModelInferRequest.FromString(call.sent[-1]) for call in triton.calls if call.sent]
     names = (STOPPED_CALL, ONLY_FRONT)
     return [

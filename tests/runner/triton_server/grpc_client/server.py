@@ -29,7 +29,7 @@ class Server:
         self.exchange()
 
     def begin(self, number: int) -> TritonCall:
-        """A call whose messages and end are noted with its number."""
+        """Return a call whose messages and end are noted with its number."""
         return self.connection.begin(
             "/a",
             [],

@@ -189,7 +189,7 @@ def test_metadata_longer_than_a_frame_is_refused() -> None:
 
 @pytest.mark.parametrize("is_left", [False, True])
 def test_more_than_a_window_is_received(is_left: bool) -> None:
-    """Of the connection, and of a call that lasts for days."""
+    """Exceed the windows of the connection, and of a call that lasts for days."""
 
     async def work() -> None:
         server = Server()

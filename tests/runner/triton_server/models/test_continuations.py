@@ -33,7 +33,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonUn
 
 
 def texts(server: TritonUnderTest, prompt: str, **fields: Any) -> list[str]:
-    """Of the answer as a whole, and streamed."""
+    """Return the texts of the answer as a whole, and streamed."""
     body = {"text_input": prompt, "max_tokens": 40, **fields}
     whole = server.post(f"{ENSEMBLE}/generate", body).json()["text_output"]
     streamed = server.stream(f"{ENSEMBLE}/generate_stream", {**body, "stream": True})

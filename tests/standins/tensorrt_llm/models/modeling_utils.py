@@ -52,7 +52,7 @@ def tensor_shapes(model_dir: Path) -> dict[str, list[int]]:
 
 
 def rank_bytes(model_dir: Path, dtype: str, quant: QuantConfig, mapping: Mapping) -> int:
-    """What a rank's weights take: matrices of layers quantized and split, the rest whole."""
+    """Return the size of a rank's weights: matrices of layers quantized and split, the rest whole."""
     bits = 32 if dtype == "float32" else 16
     total = 0.0
     for name, shape in tensor_shapes(model_dir).items():

@@ -17,7 +17,7 @@ from vllm.config import ModelConfig, PoolerConfig, SchedulerConfig, VllmConfig
 
 @dataclasses.dataclass
 class AsyncEngineArgs:
-    """Those that the tests give; the real one takes 213."""
+    """Arguments that the tests give; the real one takes 213."""
 
     model: str = ""
     skip_tokenizer_init: bool = False

@@ -104,7 +104,7 @@ class Client:
         return stream_id
 
     async def call(self, method: str, data: bytes, *more: tuple[str, str]) -> dict[str, str]:
-        """The trailers of a call."""
+        """Return the trailers of a call."""
         stream_id = self.begin(method, *more)
         with suppress(StreamClosedError):  # The server has refused it.
             for at in range(0, len(data), 1 << 14):

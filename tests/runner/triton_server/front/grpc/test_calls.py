@@ -317,7 +317,7 @@ def test_a_request_for_an_unknown_model_gets_its_error_and_the_stream_goes_on() 
 
 
 def test_a_thousand_calls_whose_windows_are_opened_are_no_flood() -> None:
-    """As gRPC's C++ library opens them."""
+    """Open them as gRPC's C++ library does."""
 
     async def work() -> None:
         client, _, _ = await _inference()

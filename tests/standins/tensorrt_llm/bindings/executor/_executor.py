@@ -140,7 +140,7 @@ class Executor:
                 self._cancelled.add(request_id)
 
     def get_latest_iteration_stats(self) -> list[IterationStats]:
-        """What was gathered since it was asked last."""
+        """Return the statistics since the last call."""
         self._check_open()
         with self._lock:
             stats = list(self._stats)
@@ -194,7 +194,10 @@ class Executor:
             self._lock.notify_all()
 
     def _reuse(self, ids: list[int]) -> int:
-        """The number of blocks at the beginning that an earlier request had. The last token is computed."""
+        """Return the number of blocks at the beginning that an earlier request had.
+
+        The last token is computed.
+        """
         if not self._config.kv_cache_config.enable_block_reuse:
             return 0
         ends = range(_TOKENS_PER_BLOCK, len(ids), _TOKENS_PER_BLOCK)
@@ -237,7 +240,7 @@ class Executor:
 
 
 def _settings(engine: Path) -> dict[str, Any]:
-    """An engine file of a test may be a JSON object: ``tokens_per_second``, ``broken_rank``."""
+    """Read a test's engine file, which may be a JSON object: ``tokens_per_second``, ``broken_rank``."""
     try:
         settings = json.loads(engine.read_bytes()[: 1 << 16])
     except ValueError:

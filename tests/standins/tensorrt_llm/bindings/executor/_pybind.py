@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 Cast = Callable[[Any], Any]
-"""Makes a C++ value of a Python one; raises TypeError where pybind11 finds no overload."""
+"""Function that makes a C++ value of a Python one. Raises TypeError where pybind11 has no overload."""
 
 REQUIRED: Any = object()
 
@@ -23,7 +23,7 @@ class Arg:
 
 
 def bind(function: str, args: Sequence[Arg], keyword_only: int, given: Any, named: Any) -> dict[str, Any]:
-    """The value of each argument; those from index ``keyword_only`` on are given by name alone."""
+    """Return the value of each argument; those from index ``keyword_only`` on are given by name alone."""
     by_name = {arg.name: arg for arg in args}
     if len(given) > keyword_only:
         raise _incompatible(function, f"{len(given)} positional arguments")
@@ -79,7 +79,7 @@ class Bound:
         super().__setattr__(name, value)
 
     def check(self) -> None:
-        """What the C++ constructor throws for, as RuntimeError."""
+        """Raise RuntimeError where the C++ constructor throws."""
 
 
 def _property(arg: Arg, *, is_read_only: bool) -> property:

@@ -35,7 +35,7 @@ class Ranks:
             connection.sendall(b"!")
 
     def close(self) -> None:
-        """The leader ends; any other rank waits for that."""
+        """End the leader; any other rank waits for that."""
         for connection in self._connections:
             if RANK != 0:
                 connection.recv(1)

@@ -27,7 +27,7 @@ DOES_NOT_START = 999
 
 _STEP_S = 0.001
 _BLOCK_TOKENS = 16
-"""Of the KV cache, whose blocks are kept for later requests."""
+"""Size of a block of the KV cache, whose blocks are kept for later requests."""
 
 log = logging.getLogger("vllm.v1.engine.core")
 
@@ -105,14 +105,14 @@ class SyncMPClient:
                 told = stats
 
     def _scheduled(self) -> list[tuple[EngineCoreRequest, list[int]]]:
-        """As many as fit: running ones, then by priority if that is the policy, then by arrival."""
+        """Schedule as many as fit: running ones, then by priority if that is the policy, then by arrival."""
         requests = list(self._requests.values())
         if self._has_priorities:
             requests.sort(key=lambda each: (not each[1], each[0].priority))
         return requests[: self._slots]
 
     def _prefill(self, request: EngineCoreRequest) -> PrefillStats:
-        """The blocks at the beginning that an earlier request had. The last token is computed."""
+        """Return the blocks at the beginning that an earlier request had. The last token is computed."""
         lora = request.lora_request and request.lora_request.lora_name
         ids, key = request.prompt_token_ids or [], (request.cache_salt, lora)
         prefixes = {(*key, *ids[:end]) for end in range(_BLOCK_TOKENS, len(ids), _BLOCK_TOKENS)}
@@ -145,7 +145,7 @@ class SyncMPClient:
         return output
 
     def _pool(self, request: EngineCoreRequest) -> EngineCoreOutput:
-        """The first and the last token, the mean, or their vector of length 1."""
+        """Return the first and the last token, the mean, or their vector of length 1."""
         prompt, parameters = request.prompt_token_ids or [], request.pooling_params
         assert parameters is not None
         assert parameters.task == "embed"
@@ -161,7 +161,7 @@ class SyncMPClient:
         return output
 
     def _next(self, tokens: list[int], parameters: Any) -> int:
-        """The token after the last one that is not the end of a bad word (of one token, as an example)."""
+        """Return the token after the last one that does not end a bad word."""
         bad = {word[-1] for word in parameters._bad_words_token_ids or [] if len(word) == 1}
         token = (tokens[-1] + 1) % self._vocab_size
         while token in bad:
