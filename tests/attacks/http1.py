@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import struct
@@ -12,8 +11,8 @@ from contextlib import ExitStack, suppress
 from random import Random
 from typing import NamedTuple
 
-from tests.attacks.bodies import ENDPOINTS, VALUES, Endpoint, any_endpoint, body, size
-from tests.hostile import HOST, chunked, request, send
+from tests.attacks.bodies import VALUES, Endpoint, any_endpoint, body, size
+from tests.hostile import HOST, request, send
 
 Ports = dict[str, int]
 Attack = Callable[["Ports", Random], Iterator["Outcome"]]
@@ -22,17 +21,6 @@ _CODE = re.compile(rb"\bE[12]\d{3}\b")
 _HOLD_S = 8.0
 _CLOSE = "Connection: close"
 _RESET = struct.pack("ii", 1, 0)
-_MANAGEMENT = (
-    "repository/index repository/models/ensemble/unload repository/models/x/load logging trace/setting "
-    "systemsharedmemory/region/a/register systemsharedmemory/status cudasharedmemory/region/a/register "
-    "models/ensemble/trace/setting models/ensemble/config health/ready models/%2e%2e/config models/stats "
-    "models/ensemble/stats models/x/stats models/ensemble/versions/9/stats"
-)
-_HEADERS = (
-    "Content-Length: 5|Content-Length: -1|Transfer-Encoding: chunked, chunked|Expect: 100-continue|"
-    "Content-Encoding: gzip|Content-Type: text/plain|Host: evil.example|Inference-Header-Content-Length: 9|"
-    "Upgrade: h2c|Connection: upgrade|traceparent: x|x-request-id: \x01\xff|Prefer: respond-async"
-)
 _STREAMS = (
     ("cog", "/predictions", b'{"input": {"prompt": "a b c", "max_tokens": 5000}}'),
     ("api", "/v1/completions", b'{"prompt": "a b c", "max_tokens": 5000, "stream": true, "n": 4}'),
@@ -81,67 +69,6 @@ def hostile_body(kind: str) -> Attack:
         yield _sent(ports, endpoint.port, request(endpoint.path, body(chance, kind, endpoint), _CLOSE))
 
     return attack
-
-
-def tiny_chunks(ports: Ports, chance: Random) -> Iterator[Outcome]:
-    endpoint, data = _any_post(chance, ports, 600_000)
-    data *= chance.choice((1, 1, 50_000 // len(data) + 1))
-    length = size(chance, 100)
-    chunks = [data[at : at + length] for at in range(0, len(data), length)]
-    yield _sent(ports, endpoint.port, chunked(endpoint.path, chunks, *chance.choice(((_CLOSE,), ()))))
-
-
-def odd_headers(ports: Ports, chance: Random) -> Iterator[Outcome]:
-    endpoint, data = _any_post(chance, ports, 10_000)
-    key = chance.choice(("x", "\xff", "x" * size(chance, 100_000)))
-    headers = [f"Authorization: Bearer {key}", *chance.sample(_HEADERS.split("|"), chance.randint(1, 3))]
-    yield _sent(ports, endpoint.port, request(endpoint.path, data, *headers, _CLOSE))
-
-
-def huge_heads(ports: Ports, chance: Random) -> Iterator[Outcome]:
-    count = size(chance, 4_000_000)
-    many = b"".join(b"X%d: a\r\n" % each for each in range(count // 16))
-    head = chance.choice((b"X: " + b"a" * count, many, b"X: " + b"a\r\n b" * (count // 4)))
-    path = b"/" + b"a%2e" * (count // 4) * chance.randint(0, 1)
-    yield _sent(
-        ports,
-        chance.choice(list(ports)),
-        b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n\r\n",
-    )
-
-
-def methods_and_paths(ports: Ports, chance: Random) -> Iterator[Outcome]:
-    method = chance.choice(
-        ("GET", "PUT", "DELETE", "OPTIONS", "CONNECT", "TRACE", "BREW", "A" * size(chance, 9999))
-    )
-    path = chance.choice(
-        (
-            chance.choice(ENDPOINTS).path,
-            "*",
-            "//",
-            "/%00",
-            "/../../etc/passwd",
-            "http://a/",
-            "/v2/models/\xff",
-        )
-    )
-    yield _sent(ports, chance.choice(list(ports)), request(path, b"{}", _CLOSE, method=method))
-
-
-def management(ports: Ports, chance: Random) -> Iterator[Outcome]:
-    value = chance.choice((b"", b"{}", b'{"log_verbose_level": 9}', b"[" * size(chance, 1_000_000)))
-    path = f"/v2/{chance.choice(_MANAGEMENT.split())}"
-    yield _sent(ports, "http", request(path, value, _CLOSE, method=chance.choice(("GET", "POST"))))
-
-
-def random_bytes(ports: Ports, chance: Random) -> Iterator[Outcome]:
-    begin = chance.choice((b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
-    yield _sent(ports, chance.choice(list(ports)), begin + os.urandom(size(chance, 1_000_000)))
-
-
-def pipelined(ports: Ports, chance: Random) -> Iterator[Outcome]:
-    endpoint, data = _any_post(chance, ports, 100)
-    yield _sent(ports, endpoint.port, request(endpoint.path, data) * size(chance, 5000))
 
 
 def half_closed(ports: Ports, chance: Random) -> Iterator[Outcome]:
@@ -224,14 +151,9 @@ def _hold(ports: Ports, port: str, count: int, begin: bytes = b"", rest: bytes =
     return Outcome(port, f"{'some' if refused else 'none'} refused or closed", time.monotonic() - start_s)
 
 
+_OTHERS: tuple[Attack, ...] = (half_closed, slow, idle, unread, vanishing)
+"""Beside those that ``tests/runner/http/test_hostile.py`` has one by one."""
 ATTACKS: dict[str, Attack] = {
     **{f"body: {kind}": hostile_body(kind) for kind in VALUES},
-    **{
-        each.__name__.replace("_", " "): each
-        for each in (tiny_chunks, odd_headers, huge_heads, methods_and_paths, management, random_bytes)
-    },
-    **{
-        each.__name__.replace("_", " "): each
-        for each in (pipelined, half_closed, slow, idle, unread, vanishing)
-    },
+    **{each.__name__.replace("_", " "): each for each in _OTHERS},
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.attacks import grpc_streams, http1, http2
+from tests.attacks import grpc_streams, http1
 from tests.attacks.http1 import Outcome, Ports
 
 _NICENESS = 10
@@ -19,7 +19,7 @@ _MOST_REFUSED = 100
 """Connections, until the server is taken to have ended."""
 _UNCODED = {"500", "502", "503", "504", "UNKNOWN", "INTERNAL"}
 """Statuses that need a code."""
-ATTACKS = {**http1.ATTACKS, **http2.ATTACKS, **grpc_streams.ATTACKS}
+ATTACKS = {**http1.ATTACKS, **grpc_streams.ATTACKS}
 
 
 @dataclass

@@ -6,14 +6,13 @@ import tempfile
 from pathlib import Path
 
 from engine.directory import load
-from engine.tar.manifest import EngineFacts, Manifest, manifest_bytes, parse_manifest
-from engine.tar.manifestless import describe
+from engine.tar.manifest import EngineFacts, Manifest, manifest_bytes
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.coded_error import CodedError
 from runner.chat.template import load_chat_template
 from runner.generation.model import load_model_facts
 from runner.settings.settings import load_settings
-from tests.engine.samples import LEGACY_FILES, TENSORRT_CONFIG
+from tests.engine.samples import TENSORRT_CONFIG
 from tests.fuzz.choices import Choices, as_json
 from tests.fuzz.refusal import check_refusal
 from tests.runner.paced_engine import make_tokenizer
@@ -39,31 +38,6 @@ _TOKENIZER_KEYS = (
 )
 _ENGINE_FILES = ("rank0.engine", "rank1.engine", "model.bin", "tokenizer.json")
 _tokenizer = make_tokenizer().to_str().encode()
-
-
-def manifest(data: bytes) -> None:
-    choices = Choices(data)
-    files = {name: choices.value(_ENTRIES) for name in choices.some(_NAMES)}
-    kind = choices.of(("paced", "vllm", "other", 5))
-    fields = {"engine_kind": kind, "format_version": 1, "files": files, **choices.object(_FIELDS)}
-    document = choices.of((as_json(fields), _EXAMPLE, b""))
-    try:
-        found = parse_manifest(choices.damaged(document) or choices.rest(), "engine.tar")
-    except CodedError as exc:
-        check_refusal(exc, "E13")
-        return
-    assert parse_manifest(manifest_bytes(found), "again") == found
-
-
-def manifestless(data: bytes) -> None:
-    choices = Choices(data)
-    build_config = choices.damaged(choices.of((*LEGACY_FILES.values(), b"a: !!bool x", b"&a [*a]")))
-    documents = {"config.json": _config(choices), "cog-trt-llm-config.yaml": build_config}
-    names = choices.some(_ENGINE_FILES)
-    try:
-        describe(dict.fromkeys(names, 5), documents.get, "engine.tar")
-    except CodedError as exc:
-        check_refusal(exc, "E13")
 
 
 def compiled_config(data: bytes) -> None:

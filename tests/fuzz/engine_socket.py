@@ -1,8 +1,7 @@
-"""Hostile frames on the engine server's socket: by a client to the server, and by the server to a client."""
+"""Hostile frames on the engine server's socket, by a client."""
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import shutil
 import socket
@@ -10,18 +9,14 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from msgspec import msgpack
 
-from errors import BY_CODE
-from errors.coded_error import CodedError
 from errors.wire import ExitReason
-from runner.engines.protocol import client as engine_client
 from runner.engines.protocol.adapter import Sink
-from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import (
     GUIDE_TYPES,
     Failed,
@@ -33,7 +28,6 @@ from runner.engines.protocol.messages import (
     TokenLogProb,
     Tokens,
 )
-from runner.engines.protocol.wire import frame
 from runner.engines.server.clients import Clients
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
@@ -60,17 +54,6 @@ _VALUES: tuple[object, ...] = (
     *("", "x", "\0", "00-" + "a" * 32 + "-" + "b" * 16 + "-01", b"\1", {"type": "regex", "text": "["}),
     *({"type": "json"}, {"type": "x"}, {"x": {"dtype": "int32", "shape": [1], "data": b"\1"}}),
 )
-_ANSWERS: tuple[object, ...] = (
-    *({"type": "Tokens", "new": [[1, [5]]]}, {"type": "Tokens", "new": [[1, [6, 7]], [2, [1]]]}),
-    *({"type": "Tokens", "new": [[1, [-1]]]}, {"type": "Tokens", "new": [[1, [1 << 40]]]}),
-    *({"type": "Tokens", "new": [[1, []]]}, {"type": "Tokens", "new": []}),
-    *({"type": "LogProbs", "new": [[1, [[-0.5, [[3, -0.5]]]]]]}, {"type": "LogProbs", "new": [[1, [1]]]}),
-    *({"type": "Finished", "request_id": 1, "reason": "end"}, {"type": "Finished", "request_id": 9}),
-    *({"type": "Finished", "request_id": 1, "reason": "cancelled", "sequences": [[1], [-1]]},),
-    *({"type": "Statistics", "active": 1, "queued": 1}, {"type": "Statistics"}),
-    *({"type": "Ready"}, {"type": "Submit", "request_id": 1}, {"type": "x"}, {}, 7, None, []),
-)
-_ANSWER_FIELDS = ("type", "request_id", "new", "reason", "error", "sequences", "times_s", "active", "queued")
 
 
 class _Engine:
@@ -168,76 +151,6 @@ def _request(choices: Choices) -> object:
     sampling = {choices.of(_SAMPLING_FIELDS): choices.of(_VALUES) for _ in range(choices.below(3))}
     submit = {"type": "Submit", "request_id": request_id, "input_ids": [5, 6], "sampling": sampling}
     return {**submit, "max_tokens": choices.of((2, 1)), **more}
-
-
-def engine_answers(data: bytes) -> None:
-    engine_client._POLL_S = 0.001
-    _loop().run_until_complete(asyncio.wait_for(_ask(Choices(data)), _LONGEST_S))
-
-
-_loop = lru_cache(asyncio.new_event_loop)
-
-
-async def _ask(choices: Choices) -> None:
-    hostile = b"".join(_framed(choices, [_answer(choices)]) for _ in range(choices.below(5)))
-    ends, is_honest = choices.flag(), False
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with closing(writer), suppress(OSError, asyncio.IncompleteReadError):
-            writer.write(frame(_ENCODER, [READY]))
-            size = struct.unpack("<I", await reader.readexactly(4))[0]
-            ((_, request_id),) = _ids(await reader.readexactly(size))
-            if is_honest:
-                tokens = Tokens([(request_id, GOOD.input_ids)])
-                writer.write(frame(_ENCODER, [tokens, Finished(request_id, "length")]))
-            else:
-                writer.write(hostile)
-            if is_honest or not ends:
-                await reader.read()
-
-    path = _folder / "answers"
-    answering = await asyncio.start_unix_server(serve, str(path))
-    async with answering, EngineClient(path, TIMEOUT_S, _KIND) as client:
-        with suppress(CodedError):
-            await _read(client)
-        is_honest = True
-        client._timeout_s = _LONGEST_S
-        # NOTE: a connection that is still open stays the hostile one.
-        assert client._connection is not None
-        client._connection._transport.abort()
-        await client._connection.disconnected.wait()
-        assert await _read(client) == GOOD.input_ids
-    path.unlink()
-
-
-def _ids(body: bytes) -> list[tuple[str, int]]:
-    return [(each["type"], each["request_id"]) for each in msgpack.decode(body)]
-
-
-async def _read(client: EngineClient) -> list[int]:
-    while not client.is_ready:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    found: list[int] = []
-    try:
-        async for output in client.generate(GOOD):
-            assert all(0 <= token < 1 << 32 for token in output.tokens)
-            found += output.tokens
-    except CodedError as exc:
-        check_refusal(exc, "E|$")
-        raise
-    return found
-
-
-def _answer(choices: Choices) -> object:
-    kind = choices.below(4)
-    if kind == 0:
-        return {"type": choices.of(("Tokens", "Failed")), **choices.object(_ANSWER_FIELDS, _VALUES)}
-    if kind == 1:
-        code = choices.of(("E9999", "", *BY_CODE))
-        error = {"code": code, "name": choices.text(), "sentence": choices.text()}
-        facts = choices.object(("code", "was_ready", "self"), _VALUES)
-        return {"type": "Failed", "request_id": 1, "error": {**error, "facts": facts}}
-    return choices.of(_ANSWERS)
 
 
 def _framed(choices: Choices, messages: object) -> bytes:

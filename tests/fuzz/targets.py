@@ -28,17 +28,8 @@ class Place:
 
 
 TARGETS = {
-    "build_config": Place("configs", ("builder", "yaml"), 250),
-    "manifest": Place("engine_documents", ("engine",)),
-    "manifestless": Place("engine_documents", ("engine", "yaml")),
     "compiled_config": Place("engine_documents", ("engine",)),
     "engine_directory": Place("engine_documents", ("engine", "runner"), 80),
-    "engine_tar": Place("tars", ("engine",), 60),
-    "prompt_template": Place("prompts", ("runner",), 1000),
-    "messages": Place("prompts", ("runner",)),
-    "chat_template": Place("chat_templates", ("runner", "jinja2"), 150),
-    "triton_answers": Place("triton", ("runner",)),
-    "engine_answers": Place("engine_socket", ("runner",), 150),
     "engine_requests": Place("engine_socket", ("runner",)),
     "request_body": Place("bodies", ("runner",), 150),
     "slot_tensors": Place("slot_tensors", ("runner",)),

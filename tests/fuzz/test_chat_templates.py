@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from errors.coded_error import CodedError
 from runner.chat.sandbox import RENDER_S
 from runner.chat.template import ChatTemplate
 from tests import fast
-from tests.fuzz.chat_templates import refused
+from tests.fuzz.refusal import check_refusal
 
 ASKED = [{"role": "user", "content": "hi"}]
 
@@ -41,6 +42,7 @@ BROKEN = {
     "many blocks": "{% for a in messages %}" * 100 + "{% endfor %}" * 100,
     "a long number": "{{ " + "9" * 5000 + " }}",
     "not closed": "{{",
+    "our objects": "{{ lipsum.__globals__ }}",
     "unicode": "{{ '\ud800' }}{{ \ud800 }}",
 }
 
@@ -55,6 +57,14 @@ def short_life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     monkeypatch.setattr("runner.chat.renderer._MOST_SANDBOXES", 1)
     monkeypatch.setattr("engine.machine.root.SOURCE_ROOT", f"{tmp_path}{os.pathsep}{Path.cwd()}")
+
+
+def refused(source: str) -> str:
+    """Return the sentence with which a template, in its own process, is refused."""
+    with pytest.raises(CodedError) as raised:
+        ChatTemplate({"default": source}, {}, "hostile").render(ASKED)
+    check_refusal(raised.value, "E17")
+    return str(raised.value)
 
 
 @pytest.mark.parametrize("source", fast.few([*LOOPS.values(), *BOMBS.values()]), ids=[*LOOPS, *BOMBS])

@@ -21,18 +21,10 @@ _LONGEST_BYTES = 400
 _CORPUS = Path(__file__).parent / "corpus"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_random_inputs_are_taken_or_refused(name: str) -> None:
+def test_small_and_random_inputs_are_taken_or_refused(name: str) -> None:
     place = TARGETS[name]
     target, chance = place.load(name), random.Random(_SEED)
-    for _ in range(place.examples):
-        target(chance.randbytes(chance.randrange(_LONGEST_BYTES)))
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_small_inputs_are_taken_or_refused(name: str) -> None:
-    target = TARGETS[name].load(name)
 
     @settings(max_examples=fast.num_examples(40), deadline=None)
     @given(data=st.binary(max_size=64))
@@ -40,6 +32,8 @@ def test_small_inputs_are_taken_or_refused(name: str) -> None:
         target(data)
 
     run()
+    for _ in range(fast.num_examples(place.examples)):
+        target(chance.randbytes(chance.randrange(_LONGEST_BYTES)))
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,18 +94,3 @@ def serving(runner: Result, engine_dir: Path) -> Iterator[Container]:
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
     with RegistryServer(tmp_path_factory.mktemp("registry")) as server:
         yield server
-
-
-@pytest.fixture
-def make_registry(tmp_path: Path) -> Iterator[Callable[[str], RegistryServer]]:
-    """Another registry, where ``user:password`` is asked for."""
-    servers = []
-
-    def make(login: str) -> RegistryServer:
-        server = RegistryServer(tmp_path / "registry", login=login)
-        servers.append(server)
-        return server.__enter__()
-
-    yield make
-    for server in servers:
-        server.stop()

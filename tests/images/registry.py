@@ -12,11 +12,10 @@ from types import TracebackType
 
 
 class RegistryServer:
-    """A registry from ``__enter__`` to ``stop``; with ``login`` ("user:password") it asks for that."""
+    """A registry from ``__enter__`` to ``__exit__``."""
 
-    def __init__(self, folder: Path, login: str = "") -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._login = login
         self.host = ""
 
     def __enter__(self) -> RegistryServer:
@@ -27,11 +26,6 @@ class RegistryServer:
             "storage": {"filesystem": {"rootdirectory": str(self._folder / "data")}},
             "http": {"addr": "127.0.0.1:0"},
         }
-        if self._login:
-            users = self._folder / "users"
-            user, _, password = self._login.partition(":")
-            subprocess.run(["htpasswd", "-Bbc", users, user, password], check=True, capture_output=True)
-            config["auth"] = {"htpasswd": {"realm": "test", "path": str(users)}}
         path = self._folder / "config.json"
         path.write_text(json.dumps(config))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("REGISTRY_")}
@@ -44,9 +38,6 @@ class RegistryServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
         self._process.terminate()
         self._process.wait()
 

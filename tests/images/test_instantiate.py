@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,27 +78,18 @@ def test_it_differs_only_in_environment_and_one_small_layer(
     assert rest[0] == rest[1]
 
 
-def test_only_kilobytes_are_sent(base: str, registry: RegistryServer, tmp_path: Path) -> None:
-    before = registry.blobs()
-    config = _config(
-        tmp_path, base_model=base, staging_dest=f"{registry.host}/team/small:1", weights="https://x/y.tar"
-    )
-    assert main(["instantiate", config]) == 0
-    added = {digest: size for digest, size in registry.blobs().items() if digest not in before}
-    assert 2 <= len(added) <= 3
-    assert sum(added.values()) < 64 << 10
-
-
-def test_doing_it_again_gives_the_same_digest(
+def test_only_kilobytes_are_sent_and_doing_it_again_gives_the_same_digest(
     base: str, registry: RegistryServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = _config(
         tmp_path, base_model=base, staging_dest=f"{registry.host}/team/same:1", weights="https://x/y.tar"
     )
-    pushed = []
+    before, pushed = registry.blobs(), []
     for _ in range(2):
         assert main(["instantiate", config]) == 0
         pushed.append(capsys.readouterr().out.splitlines()[-1])
+    added = {digest: size for digest, size in registry.blobs().items() if digest not in before}
+    assert sum(added.values()) < 64 << 10
     assert pushed[0] == pushed[1]
     assert "@sha256:" in pushed[0]
 
@@ -127,12 +117,6 @@ def test_credentials_in_the_weights_url_are_not_shown(
     assert f"COG_WEIGHTS={url}" in _image(f"{registry.host}/team/url:1")["config"]["Env"]
 
 
-def test_a_base_that_is_not_there_is_told(registry: RegistryServer, tmp_path: Path, capsys: Any) -> None:
-    config = _config(tmp_path, base_model=f"{registry.host}/no/such:1", staging_dest=f"{registry.host}/a/b:1")
-    assert main(["instantiate", config]) == 2
-    assert "E1402 ImageNotFound" in capsys.readouterr().err
-
-
 def test_a_base_that_is_no_runner_is_refused(
     builder: Result, registry: RegistryServer, tmp_path: Path, capsys: Any
 ) -> None:
@@ -141,33 +125,6 @@ def test_a_base_that_is_no_runner_is_refused(
     config = _config(tmp_path, base_model=reference, staging_dest=f"{registry.host}/a/b:1")
     assert main(["instantiate", config]) == 2
     assert "E1404 ImageUnsuitable" in capsys.readouterr().err
-
-
-def test_a_login_is_taken_from_dockers_configuration(
-    runner: Result,
-    make_registry: Callable[[str], RegistryServer],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
-) -> None:
-    server = make_registry("captain:white-whale")
-    reference = f"{server.host}/base/runner:1"
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    config = _config(
-        tmp_path, base_model=reference, staging_dest=f"{server.host}/a/b:1", weights="https://x/y.tar"
-    )
-    assert main(["instantiate", config]) == 2
-    assert "E1403 RegistryAccessDenied" in capsys.readouterr().err
-    docker("login", "--username", "captain", "--password", "white-whale", server.host)
-    runner.run("push", reference, "--dest-tls-verify=false")
-    assert main(["instantiate", config]) == 0
-    assert "white-whale" not in "".join(capsys.readouterr())
-
-
-def test_a_server_that_is_no_registry_is_our_failure(tmp_path: Path, capsys: Any) -> None:
-    config = _config(tmp_path, base_model="localhost:1/base:1", staging_dest="localhost:1/new:1")
-    assert main(["instantiate", config]) == 1
-    assert "E2501 RegistryFailed" in capsys.readouterr().err
 
 
 def test_two_registries_are_refused_before_anything_is_asked(tmp_path: Path, capsys: Any) -> None:

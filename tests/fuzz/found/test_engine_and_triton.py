@@ -11,9 +11,9 @@ from msgspec import msgpack
 
 from errors.coded_error import CodedError
 from runner.engines.protocol.client import EngineClient
-from runner.engines.protocol.messages import Failed, Finished, Submit, Tokens
+from runner.engines.protocol.messages import Finished, Submit
 from runner.engines.protocol.wire import frame
-from tests.fuzz.engine_socket import GOOD, READY, UNSTARTABLE
+from tests.fuzz.engine_socket import GOOD, READY
 from tests.fuzz.engine_socket import server as engine_server
 from tests.runner.engines.engine_server import EngineServerClient
 
@@ -64,17 +64,6 @@ def test_an_id_used_again_leaves_nothing_when_the_client_leaves() -> None:
             pass
         client.close()
         server.check()
-
-
-def test_an_engine_that_can_not_start_a_request_fails_it_alone() -> None:
-    server = engine_server()
-    client = EngineServerClient(server.path)
-    client.send(Submit(1, [5], max_tokens=1), Submit(2, [5], max_tokens=1, lora_task_id=UNSTARTABLE))
-    while not isinstance(answer := client.receive(), Failed):
-        assert isinstance(answer, Tokens)
-    assert (answer.request_id, answer.error.code) == (2, "E2109")
-    client.close()
-    server.check()
 
 
 async def _read_all(client: EngineClient) -> None:

@@ -34,12 +34,6 @@ def renamed(name: str, target: Path) -> Path:
     return target
 
 
-def test_the_supported_coglet_has_it_all() -> None:
-    logged: list[str] = []
-    check_coglet(logged.append)
-    assert logged == []
-
-
 @pytest.mark.parametrize("reliance", RELIANCES, ids=lambda reliance: reliance.name)
 def test_a_coglet_that_lacks_something_is_told_by_name_and_version(reliance: Any, tmp_path: Path) -> None:
     library = renamed(reliance.name, tmp_path / "library.so")

@@ -1,6 +1,6 @@
 """Prediction streams: text of a task of an event loop, read in another thread and cancelled by a future.
 
-``test_coglet`` has the same through coglet itself."""
+``test_coglet`` has the rest through coglet itself: threads, context, errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 from coglet import CancelationException
 
 from runner.cog_server import streaming
-from runner.cog_server.coglet import PREDICTION_ID, prediction_id
+from runner.cog_server.coglet import PREDICTION_ID
 from runner.cog_server.loop_link import LoopCalls, WakeUps
 from runner.cog_server.streaming import PredictionStream, hook_coglet
 from runner.engines.protocol.outlet import Outlet
@@ -79,13 +79,6 @@ def run(loop: asyncio.AbstractEventLoop, source: Source) -> Future[Generator[str
     return asyncio.run_coroutine_threadsafe(predict(), loop)
 
 
-def test_the_text_comes_whole_and_in_order(loop: asyncio.AbstractEventLoop) -> None:
-    texts = [f"{number} " for number in range(1000)]
-    chunks = list(run(loop, Source(*texts)).result(DEADLINE_S))
-    assert "".join(chunks) == "".join(texts)
-    assert all(chunks)
-
-
 def test_each_text_is_there_before_the_next_is_made(loop: asyncio.AbstractEventLoop) -> None:
     go_on = asyncio.Event()
 
@@ -130,7 +123,9 @@ def test_streams_that_share_wake_ups_are_whole_also_beside_those_that_are_left(
             first = next(chunks)
             chunks.close()
             return first
-        return "".join(chunks)
+        texts_read = list(chunks)
+        assert all(texts_read)
+        return "".join(texts_read)
 
     with ThreadPoolExecutor(30) as threads:
         read_texts = list(threads.map(read, range(90)))
@@ -186,18 +181,20 @@ def test_an_error_is_raised_after_the_text_before_it_and_no_text_ends_at_once(
 
 
 @pytest.mark.usefixtures("cancellation")
-def test_cancelling_the_finished_future_cancels_the_work_and_again_does_no_harm(
-    loop: asyncio.AbstractEventLoop,
+@pytest.mark.parametrize("is_left", [False, True])
+def test_leaving_the_text_or_cancelling_the_finished_future_cancels_the_work_and_again_does_no_harm(
+    loop: asyncio.AbstractEventLoop, is_left: bool
 ) -> None:
     source = Source("a", stays=True)
     future = run(loop, source)
     chunks = future.result(DEADLINE_S)
     assert next(chunks) == "a"
-    assert future.cancel()
-    for _ in range(20):
-        future.cancel()
-    with pytest.raises(CancelationException):
-        list(chunks)
+    if is_left:
+        chunks.close()
+    else:
+        assert [future.cancel() for _ in range(20)] == [True] * 20
+        with pytest.raises(CancelationException):
+            list(chunks)
     assert source.has_ended.wait(DEADLINE_S)
     assert source.was_cancelled
     future.cancel()
@@ -233,15 +230,6 @@ def test_futures_of_others_are_cancelled_as_ever(loop: asyncio.AbstractEventLoop
     assert asyncio.run_coroutine_threadsafe is installed
 
 
-def test_leaving_the_text_early_cancels_the_work(loop: asyncio.AbstractEventLoop) -> None:
-    source = Source("a", stays=True)
-    chunks = run(loop, source).result(DEADLINE_S)
-    assert next(chunks) == "a"
-    chunks.close()
-    assert source.has_ended.wait(DEADLINE_S)
-    assert source.was_cancelled
-
-
 def _coglets_wrapper() -> Callable[..., Coroutine[Any, Any, Any]]:
     """The coroutine that coglet wraps around ``run``, from the source in its library."""
     library = Path(str(coglet._impl.__file__)).read_bytes()
@@ -263,45 +251,6 @@ def submit(coro: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> F
     """As coglet submits a prediction."""
     wrapped = _WRAPPER(coro, "the-id", _LOG_CONTEXT, None, _SCOPE, None)
     return asyncio.run_coroutine_threadsafe(wrapped, loop)
-
-
-@pytest.mark.usefixtures("cancellation")
-def test_a_prediction_runs_in_cogs_thread_and_its_work_in_the_loop_and_in_its_context(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    threads: list[threading.Thread] = []
-    name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
-
-    async def text() -> AsyncGenerator[str, None]:
-        threads.append(threading.current_thread())
-        yield f"{prediction_id()} {name.get()}"
-
-    async def predict() -> Generator[str, None, None]:
-        threads.append(threading.current_thread())
-        name.set("who asked")
-        return chunks_of(text(), loop)
-
-    future = submit(predict(), loop)
-    assert future.done()
-    assert list(future.result(0)) == ["the-id who asked"]
-    assert threads[0] is threading.current_thread()
-    assert threads[1] is not threading.current_thread()
-
-
-@pytest.mark.usefixtures("cancellation")
-def test_what_a_prediction_refuses_is_raised_where_cog_asks(loop: asyncio.AbstractEventLoop) -> None:
-    async def refuse() -> None:
-        raise ValueError("no")
-
-    async def be_cancelled() -> None:
-        raise CancelationException("cancelled")
-
-    async def wait() -> None:
-        await asyncio.sleep(60)
-
-    for predict, error in ((refuse, ValueError), (be_cancelled, CancelledError), (wait, RuntimeError)):
-        with pytest.raises(error):
-            submit(predict(), loop).result(0)
 
 
 @pytest.mark.usefixtures("cancellation")

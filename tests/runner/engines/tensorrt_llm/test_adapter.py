@@ -85,22 +85,6 @@ def test_tokens_of_reused_blocks_are_told_once_where_blocks_are_reused(load_engi
         assert sink.cache_hits == hits
 
 
-def test_an_end_token_at_once_is_an_end_without_tokens(load_engine: Load) -> None:
-    engine, sink = load_engine()
-    engine.submit(Submit(1, [5], 20, GREEDY, end_id=5))
-    assert (sink.end_of(1), sink.of(1)) == ("end", [])
-
-
-def test_a_seed_gives_the_same_text_and_none_another_each_time(load_engine: Load) -> None:
-    engine, sink = load_engine()
-    for request_id, seed in enumerate([7, 7, None, None, 0, 0], start=1):
-        engine.submit(Submit(request_id, [5], 8, Sampling(seed=seed)))
-    for request_id in range(1, 7):
-        sink.end_of(request_id)
-    assert sink.of(1) == sink.of(2) != sink.of(3) != sink.of(4)
-    assert sink.of(5) == sink.of(6) != sink.of(3)
-
-
 def test_a_cancelled_request_ends_cancelled_and_is_held_no_more(load_engine: Load) -> None:
     engine, sink = load_engine()
     engine.submit(Submit(1, [5], 500, GREEDY))
@@ -114,16 +98,6 @@ def test_a_cancelled_request_ends_cancelled_and_is_held_no_more(load_engine: Loa
     assert sink.end_of(2) == "length"
     assert len(sink.of(1)) == count < 500
     assert not sink.breaks
-
-
-@pytest.mark.slow
-def test_a_cancelled_request_that_waits_never_begins(load_engine: Load) -> None:
-    engine, sink = load_engine(max_batch_size="1")
-    engine.submit(Submit(1, [5], 400, GREEDY))
-    engine.submit(Submit(2, [6], 100, GREEDY))
-    engine.cancel(2)
-    assert (sink.end_of(2), sink.of(2)) == ("cancelled", [])
-    assert sink.end_of(1) == "length"
 
 
 @pytest.mark.parametrize(
@@ -240,6 +214,11 @@ def test_how_tokens_are_chosen(sampling: Sampling, expected: dict[str, Any]) -> 
     names = ("top_k", "top_p", "seed", "presence_penalty", "length_penalty")
     given = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
     assert given | {"beam_width": config.beam_width} == {"beam_width": 1, **expected}
+
+
+def test_without_a_seed_each_request_has_its_own() -> None:
+    requests = [executor_request(trtllm, Submit(1, [5], 3, Sampling())) for _ in range(9)]
+    assert len({each.sampling_config.seed for each in requests}) == 9
 
 
 def test_the_librarys_sentences_become_ours() -> None:

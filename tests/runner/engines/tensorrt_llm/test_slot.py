@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import yaml
 
-from errors.settings import InvalidSetting
 from tests.runner.grpc_stream import GrpcStream
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import (
@@ -92,31 +91,6 @@ def figures(server: TritonUnderTest) -> dict[str, float]:
             kind = next(each for each in labels.split(",") if not each.startswith(("model=", "version=")))
             found[f"{metric} {kind.split(chr(34))[1]}"] = float(value)
     return found
-
-
-def test_a_stream_brings_each_token_and_its_reason(server: TritonUnderTest) -> None:
-    stream = server.stream(STREAM, {**stream_of(PROMPT, 400), **GREEDY})
-    assert tokens(stream) == [PROMPT[index % 3] for index in range(400)]
-    assert len(stream) > 10
-    assert stream[-1]["finish_reason"] == "length"
-
-
-def test_stop_words_and_end_ids_end_it(server: TritonUnderTest) -> None:
-    stopped = server.generate_ids(PROMPT, 40, **GREEDY, end_id=12)
-    assert stopped.json()["output_ids"] == [10, 11]
-    assert stopped.json()["finish_reason"] == "end"
-    stream = GrpcStream(server.grpc_port)
-    stream.send(
-        "tensorrt_llm",
-        input_ids=np.array([PROMPT], np.int32),
-        request_output_len=np.array([[40]], np.int32),
-        runtime_top_k=np.array([[1]], np.int32),
-        stop_words_list=np.array([[[11, 12, 9], [2, 3, -1]]], np.int32),
-    )
-    outputs, _ = stream.receive()
-    stream.close()
-    assert outputs["output_ids"].tolist() == [[PROMPT]]
-    assert outputs["finish_reason"].tolist() == [[b"stop"]]
 
 
 def test_a_beam_search_answers_with_every_beam(server: TritonUnderTest) -> None:
@@ -234,15 +208,3 @@ def rank_pids(directory: Path) -> dict[int, int]:
             assert match is not None
             pids[int(match[1])] = int(path.name)
     return pids
-
-
-def test_a_wrong_setting_stops_the_start_with_its_name(
-    compiled: PacedModel, machine: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidSetting, match="max_beam_width must be at most 2"):
-        TritonUnderTest(
-            compiled,
-            tmp_path,
-            COG_TRITON_ENGINE_PYTHON=str(machine / "python"),
-            COG_TRITON_CONFIG=server_config(tmp_path, max_beam_width=3),
-        )

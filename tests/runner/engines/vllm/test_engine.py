@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,36 +37,24 @@ def engine(engine_dir: Path, python: str) -> Iterator[Listening]:
         yield client
 
 
-def test_a_request_ends_at_its_length(engine: Listening) -> None:
-    assert engine.answer(Submit(1, [7], 5, GREEDY)) == ([8, 9, 10, 11, 12], "length")
+ENDS: list[tuple[dict[str, Any], list[int], str]] = [
+    ({"max_tokens": 5}, [8, 9, 10, 11, 12], "length"),
+    ({"end_id": 10}, [8, 9, 10], "end"),
+    ({"end_id": 20, "stop_words": [[10]]}, [8, 9, 10], "stop"),
+    ({"end_id": 20, "stop_words": [[9, 10]]}, [8, 9, 10], "stop"),
+    ({"end_id": 9, "stop_words": [[9]]}, [8, 9], "end"),
+    ({"max_tokens": 3, "stop_words": [[7, 8]]}, [8, 9, 10], "length"),  # It begins in the prompt.
+    ({"max_tokens": 5, "min_tokens": 4, "stop_words": [[9]]}, [8, 9, 10, 11, 12], "length"),
+    ({"max_tokens": 5, "min_tokens": 4, "stop_words": [[8, 9]]}, [8, 9, 10, 11, 12], "length"),
+    ({"max_tokens": 3, "bad_words": [[9]]}, [8, 10, 11], "length"),
+    ({"max_tokens": 1, "lora_name": "french"}, [8], "length"),
+]
 
 
-def test_the_end_id_ends_and_is_part_of_the_output(engine: Listening) -> None:
-    assert engine.answer(Submit(2, [7], 50, GREEDY, end_id=10)) == ([8, 9, 10], "end")
-
-
-@pytest.mark.parametrize(("number", "word"), [(3, [10]), (4, [9, 10])])
-def test_a_stop_word_ends_and_is_part_of_the_output(engine: Listening, number: int, word: list[int]) -> None:
-    request = Submit(number, [7], 500, GREEDY, end_id=20, stop_words=[word])
-    assert engine.answer(request) == ([8, 9, 10], "stop")
-
-
-def test_a_stop_word_that_is_the_end_id_is_the_end(engine: Listening) -> None:
-    assert engine.answer(Submit(5, [7], 50, GREEDY, end_id=9, stop_words=[[9]])) == ([8, 9], "end")
-
-
-def test_a_stop_word_that_begins_in_the_prompt_does_not_count(engine: Listening) -> None:
-    assert engine.answer(Submit(6, [7], 3, GREEDY, stop_words=[[7, 8]]))[1] == "length"
-
-
-@pytest.mark.parametrize(("number", "word"), [(7, [9]), (8, [8, 9])])
-def test_nothing_ends_before_min_tokens(engine: Listening, number: int, word: list[int]) -> None:
-    request = Submit(number, [7], 5, GREEDY, min_tokens=4, stop_words=[word])
-    assert engine.answer(request) == ([8, 9, 10, 11, 12], "length")
-
-
-def test_bad_words_are_vllms(engine: Listening) -> None:
-    assert engine.answer(Submit(9, [7], 3, GREEDY, bad_words=[[9]]))[0] == [8, 10, 11]
+def test_a_request_ends_at_its_length_its_end_id_or_a_stop_word(engine: Listening) -> None:
+    for number, (fields, tokens, reason) in enumerate(ENDS):
+        request = Submit(number, [7], **{"max_tokens": 500, "sampling": GREEDY, **fields})
+        assert engine.answer(request) == (tokens, reason), fields
 
 
 def test_log_probs_come_for_who_wants_them(engine: Listening) -> None:
@@ -105,40 +95,26 @@ def test_a_priority_is_heeded_where_the_policy_is_so(
         assert ends.index(3) < ends.index(2)
 
 
-def test_an_adapter_is_found_by_name(engine: Listening) -> None:
-    assert engine.answer(Submit(10, [7], 1, GREEDY, lora_name="french"))[1] == "length"
-
-
 @pytest.mark.parametrize(
-    ("number", "request_", "told"),
+    ("request_", "told"),
     [
+        (Submit(20, [7], 5, Sampling(temperature=2.5)), "E1103 InvalidTensor: temperature must be at most 2"),
         (
-            20,
-            Submit(20, [7], 5, Sampling(temperature=2.5)),
-            "E1103 InvalidTensor: temperature must be at most 2",
-        ),
-        (
-            21,
             Submit(21, [7], 5, Sampling(presence_penalty=-3.0)),
             "presence_penalty must be from -2 to 2, but is -3.0",
         ),
-        (24, Submit(24, [7], 5, GREEDY, lora_name="german"), "an adapter of this engine (french)"),
-        (25, Submit(25, [7], 5, GREEDY, bad_words=[[1]] * 129), "bad_words_list must be at most 128 words"),
+        (Submit(24, [7], 5, GREEDY, lora_name="german"), "an adapter of this engine (french)"),
+        (Submit(25, [7], 5, GREEDY, bad_words=[[1]] * 129), "bad_words_list must be at most 128 words"),
+        (Submit(26, [7], 5, GREEDY, bad_words=[[1] * 1025]), "bad_words_list must be at most 1024 tokens"),
         (
-            26,
-            Submit(26, [7], 5, GREEDY, bad_words=[[1] * 1025]),
-            "bad_words_list must be at most 1024 tokens",
-        ),
-        (
-            27,
             Submit(27, [7], 5, GREEDY, end_id=500, stop_words=[[n] for n in range(128)]),
             "at most 128 words of one token",
         ),
-        (28, Submit(28, [667], 5, GREEDY), "E2204 VllmRequestFailed: vLLM ended this request with 'error'"),
+        (Submit(28, [667], 5, GREEDY), "E2204 VllmRequestFailed: vLLM ended this request with 'error'"),
     ],
 )
-def test_what_can_not_run_fails_alone(engine: Listening, number: int, request_: Submit, told: str) -> None:
-    other = Submit(number + 100, [1], 20, GREEDY)
+def test_what_can_not_run_fails_alone(engine: Listening, request_: Submit, told: str) -> None:
+    other = Submit(request_.request_id + 100, [1], 20, GREEDY)
     engine.send(other)
     assert told in engine.answer(request_)[1]
     engine.wait_for_end(other.request_id)
@@ -171,70 +147,48 @@ def test_a_cancelled_request_among_others_leaves_them_alone(engine: Listening) -
         assert engine.tokens(number) == [(number + 1 + step) % 1000 for step in range(200)]
 
 
-@pytest.mark.slow
-def test_more_requests_than_the_batch_holds_wait(engine: Listening) -> None:
-    numbers = range(400, 500)
-    for number in numbers:
-        engine.send(Submit(number, [1], 1100, GREEDY))
-    engine.wait_for(lambda: any(each.queued == 36 for each in engine.statistics()))
-    for number in numbers:
-        engine.cancel(number)
-        engine.wait_for_end(number)
-
-
-def test_a_core_that_dies_ends_the_engine_server_with_its_error(engine_dir: Path, python: str) -> None:
+@pytest.mark.parametrize(
+    ("token", "told"),
+    [
+        (666, "CUDA out of memory"),
+        # vLLM only marks its client as dead: what waits for its outputs would wait for ever.
+        pytest.param(668, "killed", marks=pytest.mark.slow),
+    ],
+)
+def test_a_core_that_dies_or_is_killed_ends_the_engine_server_with_its_error(
+    engine_dir: Path, python: str, token: int, told: str
+) -> None:
     with started(engine_dir, python) as server, Listening(server) as client:
-        client.send(Submit(1, [7], 2000, GREEDY), Submit(2, [666], 5, GREEDY))
+        client.send(Submit(1, [7], 2000, GREEDY), Submit(2, [token], 5, GREEDY))
         ends = [client.wait_for_end(number) for number in (1, 2)]
         assert server.exit_code() == 70
         assert ends == [str(server.exit_reason.read())] * 2
         assert ends[0].startswith("E2205")
-        assert "CUDA out of memory" in ends[0]
+        assert told in ends[0]
 
 
-@pytest.mark.slow
-def test_a_core_that_is_killed_ends_the_engine_server(engine_dir: Path, python: str) -> None:
-    """vLLM only marks its client as dead: what waits for its outputs would wait for ever."""
-    with started(engine_dir, python) as server, Listening(server) as client:
-        client.send(Submit(1, [7], 2000, GREEDY), Submit(2, [668], 5, GREEDY))
-        ends = [client.wait_for_end(number) for number in (1, 2)]
-        assert server.exit_code() == 70
-        assert ends == [str(server.exit_reason.read())] * 2
-        assert ends[0].startswith("E2205")
-        assert "killed" in ends[0]
-
-
-def test_why_the_core_does_not_start_is_told_with_what_helps(tmp_path: Path, python: str) -> None:
-    folder = make_vllm_directory(tmp_path / "engine", vocab_size=999)
-    text = refusal(folder, python)
-    assert text.startswith("E2203 VllmStartFailed")
-    assert "No available memory" in text
-    assert "tensor_parallel_size" in text
-    assert "See root cause above" not in text
-
-
-def test_arguments_that_vllm_refuses_are_told(tmp_path: Path, python: str) -> None:
-    text = refusal(make_vllm_directory(tmp_path / "engine", max_model_len=5000), python)
-    assert text.startswith("E2202 VllmArgumentsRefused")
-    assert "(5000) is greater than 4096" in text
-
-
-def test_without_vllm_the_engine_says_where_to_put_it(engine_dir: Path) -> None:
-    text = refusal(engine_dir, sys.executable)
-    assert text.startswith("E2201 VllmMissing")
-    assert "COG_TRITON_ENGINE_PYTHON" in text
-
-
-def refusal(directory: Path, python: str, **options: str) -> str:
-    with started(directory, python, **options) as server:
+@pytest.mark.parametrize(
+    ("arguments", "options", "has_vllm", "told"),
+    [
+        ({"vocab_size": 999}, {}, True, "E2203 VllmStartFailed: .*No available memory.*tensor_parallel_size"),
+        ({"max_model_len": 5000}, {}, True, r"E2202 VllmArgumentsRefused: .*\(5000\) is greater than 4096"),
+        ({}, {}, False, "E2201 VllmMissing: .*COG_TRITON_ENGINE_PYTHON"),
+        (
+            {},
+            {"gpu_memory_utilization": "1.5"},
+            True,
+            "E1006 .*gpu_memory_utilization must be a number above 0 and at most 1, but is '1.5'.$",
+        ),
+    ],
+)
+def test_why_the_engine_does_not_start_is_told_with_what_helps(
+    tmp_path: Path, python: str, arguments: dict[str, int], options: dict[str, str], has_vllm: bool, told: str
+) -> None:
+    folder = make_vllm_directory(tmp_path / "engine", **arguments)
+    with started(folder, python if has_vllm else sys.executable, **options) as server:
         assert server.exit_code() == 1
-        return str(server.exit_reason.read())
-
-
-def test_an_option_that_is_none_is_named(engine_dir: Path, python: str) -> None:
-    text = refusal(engine_dir, python, gpu_memory_utilization="1.5")
-    assert text.endswith("gpu_memory_utilization must be a number above 0 and at most 1, but is '1.5'.")
-    assert text.startswith("E1006")
+        assert re.match(told, text := str(server.exit_reason.read())), text
+        assert "See root cause above" not in text
 
 
 @pytest.mark.slow

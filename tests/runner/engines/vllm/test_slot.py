@@ -66,13 +66,6 @@ def _as_vllm(model: PacedModel) -> PacedModel:
     return dataclasses.replace(model, directory=directory)
 
 
-def test_log_probs_of_each_token_and_their_sum(vllm_triton: TritonUnderTest) -> None:
-    answer = vllm_triton.post(f"{SLOT}/generate", {**PROMPT, "return_log_probs": True}).json()
-    assert answer["output_ids"] == [9, 10, 11, 12]
-    assert answer["output_log_probs"] == pytest.approx([-0.009, -0.01, -0.011, -0.012])
-    assert answer["cum_log_probs"] == pytest.approx(-0.042)
-
-
 def test_log_probs_stream_with_their_tokens(vllm_triton: TritonUnderTest) -> None:
     body = {**PROMPT, "return_log_probs": True, "streaming": True}
     events = vllm_triton.stream(f"{SLOT}/generate_stream", body)
@@ -82,10 +75,6 @@ def test_log_probs_stream_with_their_tokens(vllm_triton: TritonUnderTest) -> Non
     assert [len(each) for each in tokens] == [len(each) for each in log_probs]
     assert functools.reduce(operator.iadd, log_probs, []) == pytest.approx([-0.009, -0.01, -0.011, -0.012])
     assert events[-1]["cum_log_probs"] == pytest.approx(-0.042)
-
-
-def test_who_does_not_ask_gets_none(vllm_triton: TritonUnderTest) -> None:
-    assert "output_log_probs" not in vllm_triton.post(f"{SLOT}/generate", PROMPT).json()
 
 
 def test_an_adapter_is_named_in_the_request(vllm_triton: TritonUnderTest) -> None:
