@@ -24,6 +24,7 @@ _SETTINGS = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_OFFLINE",
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
     "client-cert": "SSL_CLIENT_CERT",
@@ -33,6 +34,7 @@ _SETTINGS = {
 }
 # Settings of the caller's shell that would make a Python or pip work elsewhere than in its environment.
 _MISLEADING = ("PYTHONHOME", "PYTHONPATH", "PIP_PREFIX", "PIP_TARGET", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
+_SECRET = re.compile(r"//[^/\s]+@")
 _LARGE_DOWNLOAD = re.compile(r"Downloading (.+ \((?:\d{2,}\.\dM|[\d.]+G)iB\))")
 
 
@@ -100,12 +102,11 @@ def pip_settings() -> dict[str, str]:
 
     Where the user's cache folder can't be written, packages are kept in the checkout.
     """
-    command = (str(ROOT / ".cache/uv/bin/pip"), "config", "list")
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = run("pip config list", str(ROOT / ".cache/uv/bin/pip"), "config", "list")
     settings = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
     for section in ("global.", "install.", ":env:."):  # The last one wins.
         for key, _, value in (
-            line[len(section) :].partition("=") for line in listed if line.startswith(section)
+            line[len(section) :].partition("=") for line in listed.splitlines() if line.startswith(section)
         ):
             if variable := _SETTINGS.get(key):
                 separator = "," if key == "find-links" else " "
@@ -146,8 +147,11 @@ def read_stamp(folder: Path) -> dict[str, str]:
         return {}
 
 
-def run(what: str, *command: str, **environment: str) -> None:
-    """Run a command; show how long it takes and what it downloads. Raises InstallationFailed."""
+def run(what: str, *command: str, **environment: str) -> str:
+    """Run a command; show how long it takes and what it downloads. Return its output.
+
+    Raises InstallationFailed, whose output has no secrets of URLs.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in _MISLEADING}
     output = []
     with LiveLine() as live, subprocess.Popen(
@@ -164,11 +168,12 @@ def run(what: str, *command: str, **environment: str) -> None:
         live.show(what)
         for line in process.stdout or ():
             output.append(line)
-            live.show(f"{what}: {line.strip()}", is_new=False)
+            live.show(f"{what}: {_SECRET.sub('//****@', line.strip())}", is_new=False)
             if large := _LARGE_DOWNLOAD.match(line):
                 live.say(f"  downloading {large[1]}")
     if process.returncode != 0:
-        raise InstallationFailed(what, "".join(output))
+        raise InstallationFailed(what, _SECRET.sub("//****@", "".join(output)))
+    return "".join(output)
 
 
 def say(line: str) -> None:

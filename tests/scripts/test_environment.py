@@ -36,6 +36,7 @@ def test_uv_is_told_what_pip_is_configured_with(tmp_path: Path, monkeypatch: pyt
     settings.write_text(
         "[global]\nindex-url = https://user:word@mirror.example/simple\ntimeout = 7\n"
         "find-links =\n  /wheels\n  /more\n[install]\nextra-index-url = http://a.example http://b.example\n"
+        "no-index = true\n"
     )
     for name in [name for name in environment.os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
@@ -53,9 +54,14 @@ def test_uv_is_told_what_pip_is_configured_with(tmp_path: Path, monkeypatch: pyt
         "UV_DEFAULT_INDEX": "https://user:word@mirror.example/simple",
         "UV_INDEX": "http://a.example http://b.example",
         "UV_FIND_LINKS": "/wheels,/more",
+        "UV_OFFLINE": "true",
         "UV_HTTP_TIMEOUT": "9",
         "UV_PYTHON_DOWNLOADS": "never",
     }
+    put_pip(tmp_path, "echo Configuration file could not be loaded: http://user:word@mirror >&2; exit 2")
+    with pytest.raises(environment.InstallationFailed, match="pip config list failed") as caught:
+        environment.pip_settings()
+    assert caught.value.output == "Configuration file could not be loaded: http://****@mirror\n"
 
 
 def test_an_index_without_uvs_wheel_is_an_error_with_a_remedy(
