@@ -17,7 +17,7 @@ MODEL = "paced"
 """Name of the model in the OpenAI-compatible API."""
 _TRITON_PORT = re.compile(r"--http-port=(\d+)")
 _MOST_STREAMS = 600
-"""More than any load has, so that none is refused."""
+"""Limit above the streams of any load, so that none is refused."""
 _READY_TIMEOUT_S = 500.0
 ENGINE_START_TIMEOUT_S = 1200.0
 """Time for a large engine: on a busy machine importing vLLM alone takes minutes."""

@@ -17,7 +17,7 @@ _TIMEOUT_S = 4.0
 _NO_ANSWER = "NO_ANSWER"
 
 QUESTIONS = {
-    # Also the statuses of a failed setup: no start is under way then, and `alive` says no.
+    # These are also the statuses of a failed setup: no start is under way then, and `alive` says no.
     "started": {"READY", "BUSY", "UNHEALTHY", "SETUP_FAILED", "DEFUNCT"},
     # BUSY refuses requests beyond its concurrency, but serves as many as it can.
     "ready": {"READY", "BUSY"},

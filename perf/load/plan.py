@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from errors.requests import InvalidInput
 
 Unit = Literal["rps", "batch", "concurrency"]
-"""``rps``: open loop, requests at their times whatever the server does. ``batch``: that many at once, again
+"""Unit. ``rps``: open loop, at set times whatever the server does. ``batch``: that many at once, again
 when all are answered and a pause is over. ``concurrency``: always that many, each followed by another."""
 
 

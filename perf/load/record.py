@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 Outcome = Literal["completed", "failed", "busy"]
-"""``busy``: the server had no room (HTTP 409 or 429, Cog's "Already running a prediction")."""
+"""Outcome. ``busy``: the server had no room (HTTP 409 or 429, Cog's "Already running a prediction")."""
 
 
 @dataclass

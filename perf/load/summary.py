@@ -62,7 +62,7 @@ class Summary:
 
 
 def summarize(run: Run, slo: Mapping[str, float] | None = None) -> Summary:
-    """``slo`` is what parse_slo returns."""
+    """Summarize records. ``slo`` is the result of parse_slo."""
     records = run.records
     done = [record for record in records if record.is_completed]
     outcomes = Counter(record.answer.outcome for record in records)

@@ -14,7 +14,7 @@ _PATHS = {COG: "/health-check", MOCK: "/health-check", TRITON: "/v2", OPENAI: "/
 
 
 async def surroundings(target: str, url: str) -> dict[str, str]:
-    """``target`` is that of the options. A server that tells no version is described without one."""
+    """Describe them for ``target``, the options' one; without a version if the server tells none."""
     gpus = [gpu.name or f"GPU of SM {gpu.sm}" for gpu in visible_gpus()]
     lines = {
         "Date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),

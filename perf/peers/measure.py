@@ -15,7 +15,7 @@ from perf.peers.workloads import CAPACITY, Words, Workload
 from perf.processes import CORE, cpu_s_by_role, memory_bytes
 
 _DURATION_S = 500.0
-"""More than any closed loop takes."""
+"""Time that is more than any closed loop takes."""
 _TIMEOUT_S = 240.0
 
 

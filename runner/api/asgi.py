@@ -77,7 +77,7 @@ def make_application(api: API, served: Served) -> ASGIApp:
     if restricts_hosts(settings):
         application = AllowedHosts(application, settings.allowed_hosts)
     if settings.openai_cors_origins:
-        # Around the others, so that a page on another origin can read why its key is refused.
+        # CORS is around the others, so that a page on another origin can read why its key is refused.
         application = CORSMiddleware(
             application,
             allow_origins=settings.openai_cors_origins,

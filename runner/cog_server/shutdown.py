@@ -38,9 +38,9 @@ _RETRY_S = 1.0
 _ANSWER_S = 0.5
 """Time for coglet to answer, and to send its webhooks, after the last prediction."""
 _COGLET_END_S = 5.0
-"""coglet waits for clients that don't read; we don't."""
+"""Limit of the wait for coglet, which itself waits for clients that don't read."""
 _WORKER_END_S = 20.0
-"""Beyond the grace period, for the worker to end Triton."""
+"""Time beyond the grace period for the worker to end Triton."""
 _KILL_S = 3.0
 _HOLDING_REQUEST = (
     b"POST /predictions HTTP/1.1\r\nHost: hold\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"

@@ -101,7 +101,7 @@ class Exchange:
         keeps_alive: bool,
         expects_continue: bool,
     ) -> None:
-        """``expects_continue``: the client waits for a 100."""
+        """Initialize. ``expects_continue``: the client waits for a 100."""
         self._connection = connection
         self._scope: Scope | None = scope
         """The scope, which refers to this; None once it runs, or its client has disconnected."""

@@ -23,7 +23,7 @@ _BUILD_KEYS = ("engine", "model_id", "model_path", "model_tar_url")
 _SECTION_KEYS = ("template", "output", "args")
 
 ServerArguments = dict[str, dict[str, Any]]
-"""``instantiate.server.<model>.args``, by model."""
+"""Values of ``instantiate.server.<model>.args``, by model."""
 
 
 def read_server_config(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from runner.triton_server.front.models import INTEGERS, Model, model_of
 _REQUIRED_INPUTS = ("input_ids", "request_output_len")
 _OUTPUT = "output_ids"
 _NOT_ASKED_FOR = ("input_lengths", "end_id", "pad_id", "streaming", "exclude_input_in_output")
-"""No client names these: they are left out for a model that does not have them."""
+"""Inputs that no client names: they are left out for a model that does not have them."""
 _LATER_NAMES = {"random_seed": "seed", "min_length": "min_tokens"}
 _DEFAULTS = Sampling()
 _SAMPLING_TENSORS = {

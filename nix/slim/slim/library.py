@@ -77,7 +77,7 @@ def _survey(data: mmap.mmap, library: Library, path: Path, mtime_ns: int, sm: in
     ]
     _check_pointers(data, library, found, containers)
     kept = [(container, needed(container.entries, sm)) for container in containers]
-    # Of a resource, all or nothing: an empty list of entries goes, any other stays whole.
+    # A resource goes if its list of entries is empty; else it stays whole.
     kept += [(one, []) for one in _resources(data, library, found) if not needed(one.entries, sm)]
     kept.sort(key=lambda pair: pair[0].offset)
     return Survey(

@@ -66,5 +66,5 @@ def read_prediction(answer: Answer, prediction: Any) -> None:
 
 
 def server_figures(logs: str) -> dict[str, float]:
-    """``Serverside execution time`` and the like, by that name: tokens per second, or seconds."""
+    """Return figures such as ``Serverside execution time`` by name: tokens per second, or seconds."""
     return {f"{kind} {name}": float(value) for kind, name, value in _SERVER_LINE.findall(logs)}

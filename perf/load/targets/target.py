@@ -22,9 +22,9 @@ class Workload:
     input_tokens: int
     output_tokens: int
     is_fixed_length: bool = True
-    """Exactly that many output tokens, not at most."""
+    """True for exactly that many output tokens, not at most."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """More inputs, sent as they are."""
+    """Further inputs, sent as they are."""
 
 
 class Target(Protocol):

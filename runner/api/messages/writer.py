@@ -106,7 +106,7 @@ class MessagesWriter:
 
 
 def _block(block: Block, text: str) -> AnswerBlock:
-    """``text``: so far."""
+    """Return the block with ``text``, which is all so far."""
     match block.kind:
         case "text":
             return TextBlock(text)

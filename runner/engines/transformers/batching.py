@@ -38,7 +38,7 @@ class Batching:
 
     def __init__(self, model: PreTrainedModel, config: ContinuousBatchingConfig, sink: Sink) -> None:
         self.running = RunningSequences(sink)
-        # Not the model's own configuration, which may sample, penalize, or end at its own token.
+        # Replace the model's own configuration, which may sample, penalize, or end at its own token.
         generation_config = GenerationConfig(do_sample=False, eos_token_id=_NO_END_ID)
         scheduler = config.scheduler_type = f"cog_triton_{id(self)}"
         manager = model.init_continuous_batching(

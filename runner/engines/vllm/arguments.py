@@ -72,7 +72,7 @@ def prepare_import(cache_dir: str | None) -> None:
         # An engine is complete: nothing is downloaded.
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        # As `vllm serve` has it. NOTE: a forked core launches a step's kernels a fifth more slowly.
+        # This is what `vllm serve` sets. NOTE: a forked core launches a step's kernels a fifth more slowly.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         # NOTE: vLLM's default imports flashinfer even if it is not installed.
         "VLLM_USE_FLASHINFER_SAMPLER": "1" if importlib.util.find_spec("flashinfer") else "0",

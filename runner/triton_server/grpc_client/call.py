@@ -51,7 +51,7 @@ class TritonCall:
         self.is_last = False
         """Nothing follows ``unsent``."""
         self.is_closed = False
-        """The last has been sent."""
+        """True once the last message has been sent."""
         self._is_ignored = False
 
     def send(self, message: bytes, *, is_last: bool = False) -> None:

@@ -58,7 +58,7 @@ class TritonPythonModel:
         except OverflowError:
             error = InvalidTensor(name="TOKENS_BATCH", expected="of token ids", value=int(tokens.min()))
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-        # As in NVIDIA's: one dimension, with the texts of all rows and sequences.
+        # NVIDIA's has one dimension, too, with the texts of all rows and sequences.
         output = pb_utils.Tensor("OUTPUT", np.array([text.encode() for text in texts], dtype=object))
         return pb_utils.InferenceResponse([output])
 

@@ -133,7 +133,7 @@ class TritonPythonModel:
         outputs: dict[str, npt.NDArray[Any]] = {
             "INPUT_ID": _pad(encoded, int(pad_ids.reshape(-1)[0])),
             "REQUEST_INPUT_LEN": np.array([[len(ids)] for ids in encoded], np.int32),
-            # As in NVIDIA's: one token of padding, since there is no text for a decoder.
+            # NVIDIA's has one token of padding, too, since there is no text for a decoder.
             "DECODER_INPUT_ID": pad_ids.astype(np.int32),
             "REQUEST_DECODER_INPUT_LEN": np.ones((rows, 1), np.int32),
             # Clipped, so that a large unsigned length does not become negative.

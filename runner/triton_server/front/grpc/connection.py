@@ -43,7 +43,7 @@ _HEADERS_WORK = 4
 _FIELD_BYTES = 16
 """Headers of a frame that are as much work as a frame: each byte may be a field of its own."""
 _STREAMS_WORK = 256
-"""h2 goes through all streams for headers and settings: this number of streams costs as much as one frame."""
+"""Number of streams that cost as much as a frame: h2 goes through all of them for headers and settings."""
 _MAX_WORK = 64
 """Frames that h2 reads before other connections have their turn."""
 _MAX_TABLE_BYTES = 1 << 12

@@ -48,7 +48,7 @@ _MANAGEMENT = re.compile(
     rf"{_MODEL}/trace/setting"
 )
 _OPEN_PATHS = (HEALTH_PATH, "/v2/health/live", "/v2/health/ready", "/metrics")
-"""No key is needed."""
+"""Paths that need no key."""
 _NOT_OPENAI = "Not Found; the OpenAI-compatible API has a port of its own, OPENAI_PORT"
 _MAX_MANAGEMENT_BYTES = 1 << 16
 _MAX_DEPTH = 32
@@ -138,7 +138,7 @@ class Application:
                 exchange.respond(503, error_body("the engine is not ready"), JSON)
                 return
             _respond(exchange, await self._triton.ask("GET", path))  # For HEAD too: it has the same headers.
-        # By its path alone: a proxy that closes it may not look into a URL.
+        # It is told by its path alone: a proxy that closes it may not look into a URL.
         elif _MANAGEMENT.fullmatch(path) and not exchange.is_absolute:
             if not self._is_managed:
                 raise ClosedEndpoint(endpoint=path[:200])
