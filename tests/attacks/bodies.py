@@ -87,8 +87,6 @@ _UNITS = (
     "😀",
     "\ud800",
 )
-_EACH = (b'"a"', b"1", b"{}", b"[]", b'{"role":"user","content":"a"}', b'""', b"null")
-_OPENING = (b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]"), (b'{"type":"array","items":', b"}")
 _PATTERNS = ("(a{1,999}){1,999}", "(a|aa)*b", "(((((((", "[^a]{0,9999}", r"(\w+\s)+$", "a**", r"(?=a)\1")
 _LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{{ 'a' * 9999 }}{% endfor %}{% endfor %}"
 _NUMBERS = b"1e999 -1e-999 NaN -Infinity -1 9223372036854775808 18446744073709551616 0.1e1 true null".split()
@@ -108,23 +106,6 @@ def size(chance: Random, most: int) -> int:
 def _text(chance: Random, most_bytes: int) -> str:
     unit = chance.choice(_UNITS)
     return unit * (size(chance, most_bytes) // len(json.dumps(unit)) + 1)
-
-
-def _nested(chance: Random, most_bytes: int) -> bytes:
-    opens, closes = chance.choice(_OPENING)
-    depth = size(chance, min(most_bytes, 4_000_000)) // len(opens) + 1
-    return opens * depth + b"1" + closes * chance.choice((depth, depth, 0, depth - 1))
-
-
-def _values(chance: Random, most_bytes: int) -> bytes:
-    each = chance.choice(_EACH)
-    return b"[" + (each + b",") * (size(chance, most_bytes) // (len(each) + 1)) + each + b"]"
-
-
-def _keys(chance: Random, most_bytes: int) -> bytes:
-    if chance.random() < 0.5:
-        return b'{"' + b"1" * size(chance, most_bytes) + b'": 1}'
-    return b"{" + b",".join(b'"%d":1' % each for each in range(size(chance, most_bytes // 16))) + b"}"
 
 
 def _number(chance: Random, most_bytes: int) -> bytes:
@@ -151,16 +132,8 @@ def _loops(chance: Random, most_bytes: int) -> object:
     return chance.choice((_LOOP * size(chance, 9999), [message] * size(chance, 9999), {"a": _LOOP}))
 
 
-def _raw(chance: Random, most_bytes: int) -> bytes:
-    return b'"' + chance.choice((b"\xff", b"\0", b"\\", b"\\u", b"a")) * size(chance, most_bytes)
-
-
 VALUES: dict[str, Callable[[Random, int], object]] = {
-    "nested JSON": _nested,
     "long texts": _text,
-    "text that is no JSON": _raw,
-    "many values": _values,
-    "many or huge keys": _keys,
     "numbers": _number,
     "lists of long texts": _texts,
     "guides": _guide,

@@ -71,30 +71,12 @@ def hostile_body(kind: str) -> Attack:
     return attack
 
 
-def half_closed(ports: Ports, chance: Random) -> Iterator[Outcome]:
-    endpoint, data = _any_post(chance, ports, 100_000)
-    whole = request(endpoint.path, data)
-    start_s = time.monotonic()
-    with socket.create_connection((HOST, ports[endpoint.port]), timeout=_HOLD_S) as connection:
-        answer = b""
-        with suppress(OSError):
-            connection.sendall(whole[: chance.choice((len(whole), chance.randint(0, len(whole))))])
-            connection.shutdown(socket.SHUT_WR)
-            while part := connection.recv(1 << 16):
-                answer += part
-    yield outcome(endpoint.port, answer, start_s)
-
-
 def slow(ports: Ports, chance: Random) -> Iterator[Outcome]:
     """Many connections whose heads and bodies arrive byte by byte."""
     endpoint, data = _any_post(chance, ports, 100_000)
     whole = request(endpoint.path, data)
     begin = chance.choice((0, 30, whole.index(b"\r\n\r\n") + 4, len(whole) // 2))
     yield _hold(ports, endpoint.port, size(chance, 200), whole[:begin], whole[begin:])
-
-
-def idle(ports: Ports, chance: Random) -> Iterator[Outcome]:
-    yield _hold(ports, chance.choice(list(ports)), size(chance, 3000))
 
 
 def unread(ports: Ports, chance: Random) -> Iterator[Outcome]:
@@ -151,7 +133,7 @@ def _hold(ports: Ports, port: str, count: int, begin: bytes = b"", rest: bytes =
     return Outcome(port, f"{'some' if refused else 'none'} refused or closed", time.monotonic() - start_s)
 
 
-_OTHERS: tuple[Attack, ...] = (half_closed, slow, idle, unread, vanishing)
+_OTHERS: tuple[Attack, ...] = (slow, unread, vanishing)
 """Beside those that ``tests/runner/http/test_hostile.py`` has one by one."""
 ATTACKS: dict[str, Attack] = {
     **{f"body: {kind}": hostile_body(kind) for kind in VALUES},

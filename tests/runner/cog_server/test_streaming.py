@@ -5,24 +5,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import gc
-import re
 import sys
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import coglet
 import pytest
 from coglet import CancelationException
 
 from runner.cog_server import streaming
-from runner.cog_server.coglet import PREDICTION_ID
 from runner.cog_server.loop_link import LoopCalls, WakeUps
 from runner.cog_server.streaming import PredictionStream, hook_coglet
 from runner.engines.protocol.outlet import Outlet
@@ -230,27 +225,13 @@ def test_futures_of_others_are_cancelled_as_ever(loop: asyncio.AbstractEventLoop
     assert asyncio.run_coroutine_threadsafe is installed
 
 
-def _coglets_wrapper() -> Callable[..., Coroutine[Any, Any, Any]]:
-    """The coroutine that coglet wraps around ``run``, from the source in its library."""
-    library = Path(str(coglet._impl.__file__)).read_bytes()
-    pattern = rb"async def _ctx_wrapper\(.*?\n        log_contextvar\.reset\(log_token\)\n"
-    found = re.search(pattern, library, re.DOTALL)
-    assert found is not None
-    namespace: dict[str, Any] = {"__name__": "coglet"}
-    exec(found[0].decode(), namespace)
-    wrapper: Callable[..., Coroutine[Any, Any, Any]] = namespace["_ctx_wrapper"]
-    return wrapper
-
-
-_WRAPPER = _coglets_wrapper()
-_LOG_CONTEXT: contextvars.ContextVar[str] = contextvars.ContextVar(PREDICTION_ID)
-_SCOPE: contextvars.ContextVar[object] = contextvars.ContextVar("scope")
-
-
 def submit(coro: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Future[Any]:
-    """As coglet submits a prediction."""
-    wrapped = _WRAPPER(coro, "the-id", _LOG_CONTEXT, None, _SCOPE, None)
-    return asyncio.run_coroutine_threadsafe(wrapped, loop)
+    """Submit a prediction as coglet does, in a coroutine of its own name."""
+
+    async def _ctx_wrapper() -> Any:
+        return await coro
+
+    return asyncio.run_coroutine_threadsafe(_ctx_wrapper(), loop)
 
 
 @pytest.mark.usefixtures("cancellation")

@@ -145,13 +145,6 @@ def test_log_probabilities_come_with_each_token(scripted: Scripted, monkeypatch:
     assert counts == [2, 2, 1, 1, 1]
 
 
-def test_a_cancelled_answer_ends(scripted: Scripted) -> None:
-    ids = scripted.tokenizer.encode("slowly").ids
-    scripted.engine.submit(Submit(1, input_ids=ids, max_tokens=9))
-    scripted.engine.cancel(1)
-    assert scripted.sink.end_of(1) == "cancelled"
-
-
 def test_a_request_has_rules_of_its_own_and_the_last_block_counts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

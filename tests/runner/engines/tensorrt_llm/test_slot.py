@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,8 +23,6 @@ from tests.runner.servers import (
     TritonUnderTest,
     command_of,
     engine_pids,
-    events,
-    is_running,
     wait_until,
 )
 from tests.runner.slot.test_model import stream_of, tokens
@@ -176,26 +173,6 @@ def test_cog_streams_predictions_from_the_tar(machine: Path, tmp_path: Path, wor
     finally:
         cog.close()
     wait_until(lambda: engine_pids(cog.triton_http_port) == [])
-
-
-@pytest.mark.needs_mpirun
-def test_two_ranks_behind_triton_survive_the_death_of_one(machine: Path, tmp_path: Path) -> None:
-    model = make_compiled_model(tmp_path / "model", world_size=2, tokens_per_second=20)
-    server = TritonUnderTest(model, tmp_path, COG_TRITON_ENGINE_PYTHON=str(machine / "python"))
-    try:
-        rank = rank_pids(model.directory)[1]
-        body = {**stream_of(PROMPT, 500), **GREEDY}
-        with httpx.stream("POST", f"{server.url}{STREAM}", json=body, timeout=DEADLINE_S) as response:
-            lines = response.iter_lines()
-            next(lines)  # It runs: the counters may still have the test prediction.
-            os.kill(rank, signal.SIGKILL)
-            last = events("\n".join(lines))[-1]
-        assert last["error"].startswith("E2403 RankEnded: The ranks of the 2-GPU engine ended")
-        assert server.service.stack.triton.restarts == 0
-        wait_until(lambda: server.generate_ids(PROMPT, 3, **GREEDY).status_code == 200)
-    finally:
-        server.close()
-    assert not is_running(rank)
 
 
 def rank_pids(directory: Path) -> dict[int, int]:

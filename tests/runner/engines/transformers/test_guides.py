@@ -147,12 +147,6 @@ def test_whitespace_between_the_parts_of_json_is_bounded(served: Served, tokeniz
     assert (json.loads(text), reason) == ({"age": 1}, "end")
 
 
-def test_an_output_that_is_cut_says_so(served: Served, tokenizer: Tokenizer) -> None:
-    text, reason = guided(served, tokenizer, schema(PERSON), max_tokens=5)
-    assert reason == "length"
-    assert text.startswith("{")
-
-
 def test_it_ends_where_nothing_can_follow_even_without_an_end_id(
     served: Served, tokenizer: Tokenizer
 ) -> None:
@@ -271,15 +265,6 @@ def test_a_guide_that_compiles_long_holds_up_no_other_request(served: Served) ->
     assert slow not in served.sink.ends
     served.engine.cancel(slow)
     assert served.sink.wait(slow) == ([], "cancelled")
-
-
-def test_a_guided_request_is_cancelled_like_any_other(served: Served) -> None:
-    running = served.submit(PROMPT, MAX_TOKENS, guide=Guide("regex", "[a-z]*"))
-    served.sink.wait_for_tokens(running)
-    served.engine.cancel(running)
-    tokens, reason = served.sink.wait(running)
-    assert reason == "cancelled"
-    assert len(tokens) < MAX_TOKENS
 
 
 def test_an_engine_without_a_tokenizer_offers_no_guides(served: Served, tmp_path: Path) -> None:

@@ -52,6 +52,14 @@ def test_the_loop_works_with_our_parts(batching: Batching) -> None:
     assert processor.logit_processor is processor.model_runner.logit_processor
     # Our scheduler's name is gone again.
     assert set(SCHEDULER_MAPPING) == {"fifo", "prefill_first"}
+    install()
+    assert AttentionInterface()["sdpa"] is sdpa_per_sequence
+    assert batching._manager.model.config._attn_implementation == "sdpa"
+    runner, cache = processor.model_runner, processor.cache
+    # The library decides nothing about tokens, and allocates for no more than asked.
+    assert (runner.do_sample, runner.pad_inputs, runner.use_cuda_graph_varlen) == (False, False, False)
+    assert processor.use_async_batching is False
+    assert (cache.max_batch_tokens, cache.max_tokens_read, batching.max_sequence_tokens) == (512, 2048, 2048)
 
 
 def test_what_we_override_is_there_to_be_overridden() -> None:
@@ -66,25 +74,6 @@ def test_what_we_override_is_there_to_be_overridden() -> None:
         (owner, name) for owner, names in overridden.items() for name in names if not hasattr(owner, name)
     ]
     assert missing == []
-
-
-def test_the_library_decides_nothing_about_tokens(batching: Batching) -> None:
-    runner = batching._processor.model_runner
-    assert (runner.do_sample, runner.pad_inputs, runner.use_cuda_graph_varlen) == (False, False, False)
-    assert batching._processor.use_async_batching is False
-
-
-def test_a_step_allocates_no_more_than_asked(batching: Batching) -> None:
-    cache = batching._processor.cache
-    assert cache.max_batch_tokens == 512
-    assert cache.max_tokens_read == 4 * 512
-    assert batching.max_sequence_tokens == 4 * 512
-
-
-def test_attention_goes_sequence_by_sequence(batching: Batching) -> None:
-    install()
-    assert AttentionInterface()["sdpa"] is sdpa_per_sequence
-    assert batching._manager.model.config._attn_implementation == "sdpa"
 
 
 def test_the_loop_of_a_small_model_computes_in_one_thread(tmp_path: Path) -> None:
