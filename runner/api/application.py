@@ -61,7 +61,7 @@ from runner.engines.protocol.checks import check_task
 from runner.observability.exposition import CONTENT_TYPE, exposition
 
 _CHAT_THREADS = (4, 3)
-"""Threads for chats and for large chats, which wait for other processes, and not for each other."""
+"""Numbers of threads for chats and large chats, which wait there for other processes."""
 _MANY_PROMPTS = 32
 
 B = TypeVar("B", bound=Body)

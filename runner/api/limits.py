@@ -28,7 +28,7 @@ def shared_counts(num_processes: int) -> int:
 
 
 def clear_count(descriptor: int, number: int) -> None:
-    """Set the count of a process that has ended to 0."""
+    """Reset the count of a process that has ended."""
     os.pwrite(descriptor, bytes(_NUMBER_BYTES), _NUMBER_BYTES * number)
 
 

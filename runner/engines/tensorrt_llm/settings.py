@@ -104,7 +104,7 @@ _KV_CACHE = {
     "kv_cache_onboard_blocks": "onboard_blocks",
     "cross_kv_cache_fraction": "cross_kv_cache_fraction",
 }
-"""Options of the cache. The smaller of ``max_tokens`` and the fraction of free memory (0.9) applies."""
+"""Cache options. The smaller of ``max_tokens`` and the fraction of free memory (default: 0.9) applies."""
 _PEFT_CACHE = {
     "lora_cache_optimal_adapter_size": "optimal_adapter_size",
     "lora_cache_max_adapter_size": "max_adapter_size",

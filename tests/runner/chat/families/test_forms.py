@@ -101,7 +101,7 @@ HERMES: list[tuple[str, Any]] = [
     ('a <tool_call>{"name": "ab"', Message("a ", "", [Call("ab", "")])),
     ('a <tool_call>{"name": "f", "arguments": {"x": "', Message("a ", "", called('{"x": "'))),
 ]
-"""Families, each with and without tokens as markers."""
+"""Texts of the form, whether its markers are tokens or not."""
 TEXTS: dict[str, list[tuple[str, Any]]] = {
     "hermes": [
         ('<tool_call>{"arguments": {"text": "a"}, "name": "f"}</tool_call>', F_TEXT),
