@@ -55,12 +55,6 @@ def test_it_does_its_work_with_the_variables_of_then(
     assert make(process) is not process
 
 
-def test_without_work_it_ends(process: CoreProcess) -> None:
-    process.release()
-    process.join(DEADLINE_S)
-    assert process.exitcode == 0
-
-
 def test_that_it_was_killed_is_seen_by_its_exit_code(process: CoreProcess) -> None:
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 import re
 import shutil
 import sys
@@ -64,17 +62,6 @@ def _as_vllm(model: PacedModel) -> PacedModel:
     with tar.open("rb", buffering=0) as stream:
         unpack(stream, directory)
     return dataclasses.replace(model, directory=directory)
-
-
-def test_log_probs_stream_with_their_tokens(vllm_triton: TritonUnderTest) -> None:
-    body = {**PROMPT, "return_log_probs": True, "streaming": True}
-    events = vllm_triton.stream(f"{SLOT}/generate_stream", body)
-    tokens, log_probs = (
-        [_listed(each.get(name, [])) for each in events] for name in ("output_ids", "output_log_probs")
-    )
-    assert [len(each) for each in tokens] == [len(each) for each in log_probs]
-    assert functools.reduce(operator.iadd, log_probs, []) == pytest.approx([-0.009, -0.01, -0.011, -0.012])
-    assert events[-1]["cum_log_probs"] == pytest.approx(-0.042)
 
 
 def test_an_adapter_is_named_in_the_request(vllm_triton: TritonUnderTest) -> None:
@@ -165,8 +152,3 @@ def test_priority_and_salt_reach_the_engine_within_their_bounds(api: API) -> Non
 def _cached(usage: dict[str, Any]) -> int:
     names = {"prompt_tokens_details", "input_tokens_details"} & usage.keys()
     return int(usage[names.pop()]["cached_tokens"] if names else usage["cache_read_input_tokens"])
-
-
-def _listed(value: object) -> list[object]:
-    """Triton writes a tensor of one element as a bare number."""
-    return value if isinstance(value, list) else [value]
