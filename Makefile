@@ -23,7 +23,7 @@ PACKAGES := $(wildcard errors engine builder runner cli perf tools mock_cog_trit
 ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py tests/runner/engines/guides/test_*.py \
 	tests/builder/sizes/test_*_transformers.py)
 # Docstrings there are not sentences yet.
-NO_SENTENCES := $(addprefix tests/,builder engine fuzz images runner/cog_server runner/engines)
+NO_SENTENCES := $(addprefix tests/,fuzz runner/cog_server runner/engines)
 IN_PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
 LOCKS := uv serving engine vllm test dev torch-cuda clients gateways model
 COMPILE := .cache/uv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \

@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 
 
 class CogServer(launch.CogServer):
-    """Runs in ``folder``, where engine.tar will be."""
+    """Builder's Cog server in ``folder``, where engine.tar will be."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], *options: str) -> None:
         (port,) = free_ports(1)
@@ -54,7 +54,9 @@ class CogServer(launch.CogServer):
         return self.log_path.read_text(errors="replace").splitlines()
 
     def build(self, **inputs: object) -> dict[str, Any]:
-        """The answer to a prediction that was waited for, once the server is not busy with the last one."""
+        """Return the answer to a prediction that was waited for, once the server is not busy with the last
+        one.
+        """
         self.is_ready()
         response = httpx.post(f"{self.url}/predictions", json={"input": inputs}, timeout=REQUEST_TIMEOUT_S)
         answer: dict[str, Any] = response.json()

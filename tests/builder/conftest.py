@@ -14,7 +14,7 @@ MODEL_ID = "acme/tiny"
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, no token of this machine's user, and no waiting between tries."""
+    """Return an empty cache, no token of this machine's user, and no waiting between tries."""
     monkeypatch.setenv("COG_TRITON_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "COG_UPLOAD_URL", "ENGINE_TAR"):

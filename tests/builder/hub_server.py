@@ -40,14 +40,14 @@ class Repository:
     """Sent instead of the JSON that tells commit and files."""
     lfs: set[str] = field(default_factory=set)
     cut_at: dict[str, list[int]] = field(default_factory=dict)
-    """By file: lengths after which an answer breaks off, one for each time, from the first request on."""
+    """Lengths by file, after which an answer breaks off, one for each time, from the first request on."""
     sent_instead: dict[str, bytes] = field(default_factory=dict)
     ignores_ranges: bool = False
     lists_hashes: bool = True
     held: dict[str, threading.Event] = field(default_factory=dict)
-    """By file: its bytes are sent once this is set."""
+    """Events by file: its bytes are sent once it is set."""
     asked: dict[str, threading.Event] = field(default_factory=dict)
-    """By file: set as soon as it is asked for."""
+    """Events by file, set as soon as it is asked for."""
 
 
 class HubServer:

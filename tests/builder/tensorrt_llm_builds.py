@@ -36,14 +36,14 @@ Args = dict[str, Any]
 def config(
     convert: dict[str, Any] | None = None, build: dict[str, Any] | None = None, **keys: Any
 ) -> dict[str, Any]:
-    """A config with more arguments for the two programs, and other keys."""
+    """Return a config with more arguments for the two programs, and other keys."""
     first, second = {**CONVERT["args"], **(convert or {})}, {**BUILD["args"], **(build or {})}
     steps = {"convert_to_ft": {**CONVERT, "args": first}, "build": {**BUILD, "args": second}}
     return {"version": 1, "model_id": MODEL_ID, "example_name": "llama", **steps, **keys}
 
 
 def make_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with one A10 and the stand-in engine environment."""
+    """Return a machine with one A10 and the stand-in engine environment."""
     python = make_engine_environment(tmp_path / "engine-environment")
     make_gpus(tmp_path / "gpu")
     monkeypatch.setenv("COG_TRITON_ENGINE_PYTHON", str(python))
@@ -65,5 +65,5 @@ def run(folder: Path, keys: dict[str, Any]) -> tuple[Manifest, dict[str, bytes],
 
 
 def steps_of(lines: list[str], step: str) -> list[str]:
-    """What the program of ``step`` printed."""
+    """Return what the program of ``step`` printed."""
     return [line.partition("| ")[2] for line in lines if line.startswith(f"{step} ") and "| " in line]

@@ -45,7 +45,7 @@ TRANSFORMERS_FILES = {
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """The tiny model as a folder, beside where configs are written."""
+    """Provide the tiny model as a folder, beside where configs are written."""
     folder = tmp_path / "model"
     folder.mkdir()
     for name, content in tiny_model.files().items():

@@ -74,7 +74,7 @@ def _engine_environment() -> None:
 
 @pytest.fixture(scope="module")
 def pickled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model's weights, as torch pickles them, in three ways and folders."""
+    """Return the tiny model's weights, as torch pickles them, in three ways and folders."""
     folder = tmp_path_factory.mktemp("pickled")
     (folder / "model.safetensors").write_bytes(tiny_model.safetensors(tiny_model.tensors()))
     in_engine_environment(MAKE_WEIGHTS, folder)
@@ -83,7 +83,7 @@ def pickled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """The tiny model without any weights."""
+    """Provide the tiny model without any weights."""
     folder = tmp_path / "model"
     folder.mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
@@ -101,7 +101,7 @@ def run(tmp_path: Path, **keys: Any) -> tuple[Manifest, Path]:
 
 
 def tensors_of(engine: Path) -> dict[str, bytes]:
-    """The bytes of every tensor, by name, read from the safetensors files by their format."""
+    """Return the bytes of every tensor, by name, read from the safetensors files by their format."""
     found: dict[str, bytes] = {}
     for path in engine.glob("*.safetensors"):
         content = path.read_bytes()
@@ -146,7 +146,7 @@ def test_weights_inside_a_training_checkpoint_are_found_and_transformers_loads_t
 
 
 class Payload:
-    """Makes a file when it is unpickled."""
+    """An object that makes a file when it is unpickled."""
 
     def __init__(self, proof: Path) -> None:
         self._proof = proof
@@ -156,7 +156,7 @@ class Payload:
 
 
 def zipped(pickled: bytes) -> bytes:
-    """A pickle in the format that torch writes today."""
+    """Return a pickle in the format that torch writes today."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("archive/data.pkl", pickled)
@@ -198,7 +198,7 @@ def test_formats_that_hold_code_are_refused_before_torch_sees_them(
 def test_programs_that_ask_for_everything_in_a_pickle_do_not_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As TensorRT-LLM's converters do, by a plain torch.load that once meant this."""
+    """Load it as TensorRT-LLM's converters do, by a plain torch.load that once meant this."""
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(zipped(pickle.dumps({"weight": Payload(tmp_path / "ran")})))

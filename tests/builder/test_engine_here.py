@@ -31,7 +31,7 @@ GIB = 1 << 30
 
 @pytest.fixture(autouse=True)
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
-    """The GPUs of this machine: none, unless a test adds some."""
+    """Return the GPUs of this machine: none, unless a test adds some."""
     found: list[Gpu] = []
     for module in ("builder.engine_here", "builder.machine_fit", "builder.model_source", "builder.sizes.fit"):
         monkeypatch.setattr(f"{module}.visible_gpus", lambda: tuple(found))

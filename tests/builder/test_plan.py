@@ -23,7 +23,7 @@ from tests.builder.tensorrt_llm_builds import config
 
 @pytest.fixture(autouse=True)
 def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without one, for the plan tells less then."""
+    """Hide this machine's GPU: the plan tells less without one."""
     monkeypatch.setattr("builder.trtllm.build_host.detected_sm", lambda: None)
     monkeypatch.delenv("TRTLLM_DIR", raising=False)
     monkeypatch.setenv("COG_TRITON_ENGINE_PYTHON", "/engine/bin/python")

@@ -30,7 +30,7 @@ def python_program(folder: Path, code: str) -> Program:
 
 @pytest.fixture
 def short_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The guard with a grace period of 0.3 s."""
+    """Provide the guard with a grace period of 0.3 s."""
     guard = tmp_path / "guard.py"
     guard.write_text(
         f"import sys; sys.path.append({str(ROOT)!r})\n"

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def search_path(folder: Path) -> str:
-    """Where programs are found: the stand-in's nvidia-smi before all others but this Python."""
+    """Return where programs are found: the stand-in's nvidia-smi before all others but this Python."""
     return os.pathsep.join([str(Path(sys.executable).parent), str(folder / "gpu"), os.environ["PATH"]])
 
 
@@ -53,7 +53,7 @@ def hub() -> Iterator[HubServer]:
 
 @pytest.fixture(scope="module")
 def server(folder: Path, hub: HubServer) -> Iterator[CogServer]:
-    """A builder in which ``hang`` beside the engine environment makes trtllm-build hang."""
+    """Yield a builder in which ``hang`` beside the engine environment makes trtllm-build hang."""
     python = make_engine_environment(folder / "engine-environment")
     make_gpus(folder / "gpu")
     build = python.with_name("trtllm-build")
@@ -84,7 +84,7 @@ def serve(folder: Path) -> Iterator[Callable[..., str]]:
 def test_what_was_built_from_a_config_url_with_live_logs_is_served_as_streamed_predictions(
     server: CogServer, serve: Callable[[dict[str, Any]], str], tmp_path: Path, world_size: int
 ) -> None:
-    """The whole way: builder's Cog, engine.tar, runner's Cog, Triton, for two ranks a real mpirun."""
+    """Go the whole way: builder's Cog, engine.tar, runner's Cog, Triton, for two ranks a real mpirun."""
     answer = server.build(config=serve(config({"tp_size": world_size})))
     assert answer["status"] == "succeeded", answer
     manifest = verify(server.folder / "engine.tar")

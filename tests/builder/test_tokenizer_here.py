@@ -24,7 +24,7 @@ def made(named: Path | str) -> tuple[Path, list[str]]:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model's folder without weights."""
+    """Provide a model's folder without weights."""
     folder = tmp_path / "small-model"
     folder.mkdir()
     make_tokenizer().save(str(folder / "tokenizer.json"))

@@ -63,7 +63,7 @@ def tensors() -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
 
 
 def safetensors(named: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]) -> bytes:
-    """The file format: the header's length in 8 bytes, the header as JSON, the tensors' bytes."""
+    """Return the file format: the header's length in 8 bytes, the header as JSON, the tensors' bytes."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, tensor in named.items():
@@ -75,7 +75,7 @@ def safetensors(named: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]) -> b
 
 
 def files() -> dict[str, bytes]:
-    """A whole repository, with things the builder must leave alone: code, a second set of weights."""
+    """Return a whole repository, with things the builder must leave alone: code, a second set of weights."""
     weights = safetensors(tensors())
     return {
         "README.md": b"# tiny",

@@ -57,7 +57,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def packed(folder: Path, files: dict[str, bytes] = FILES, facts: EngineFacts = FACTS) -> Path:
-    """An engine.tar of ``files``, made in ``folder``."""
+    """Return an engine.tar of ``files``, made in ``folder``."""
     tar = folder / "packed" / "engine.tar"
     pack(write_files(folder / "source", files), facts, tar)
     return tar
@@ -66,7 +66,7 @@ def packed(folder: Path, files: dict[str, bytes] = FILES, facts: EngineFacts = F
 def handmade_tar(
     members: Iterable[tuple[tarfile.TarInfo | str, bytes]], tar_format: int = tarfile.GNU_FORMAT
 ) -> bytes:
-    """A tar of just these members, whatever they are; a name stands for a plain file."""
+    """Return a tar of just these members, whatever they are; a name stands for a plain file."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tar_format) as tar:
         for member, content in members:
@@ -78,7 +78,7 @@ def handmade_tar(
 
 
 def legacy_tar(*more: tuple[tarfile.TarInfo | str, bytes]) -> bytes:
-    """As the original cog-trt-llm made them: no manifest; then ``more``."""
+    """Return a tar as the original cog-trt-llm made it, without a manifest, and ``more`` after it."""
     return handmade_tar([*LEGACY_FILES.items(), *more])
 
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 collect_ignore_glob = [] if "COG_TRITON_TEST_IMAGES" in os.environ else ["test_*.py"]
 
 _TIMEOUT_S = 1800
-"""For any test here: whichever comes first builds the images, which downloads what they are made of."""
+"""The limit of any test here: the first one builds the images and downloads what they are made of."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def trixie_nix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of Debian trixie's Nix 2.26: its programs `nix` and `nix-store`."""
+    """Return the folder of Debian trixie's Nix 2.26: its programs `nix` and `nix-store`."""
     folder = tmp_path_factory.mktemp("trixie")
     subprocess.run([Path(__file__).with_name("trixie_nix.sh"), folder], check=True)
     return folder
@@ -53,7 +53,7 @@ def builder() -> Result:
 
 @pytest.fixture(scope="session")
 def engines() -> Iterator[Path]:
-    """A folder that everyone may read: containers run as a user of their own."""
+    """Yield a folder that everyone may read: containers run as a user of their own."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -61,7 +61,7 @@ def engines() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def engine_tar(builder: Result, engines: Path) -> Path:
-    """The tiny engine, built in the builder's container and copied out of it as documented."""
+    """Return the tiny engine, built in the builder's container and copied out of it as documented."""
     path = engines / "engine.tar"
     allow = ("-e", f"{ALLOW_VARIABLE}=true")  # The config is served on this machine.
     with Container(builder.reference, *allow) as container, http_server(ROOT) as url:
@@ -74,7 +74,7 @@ def engine_tar(builder: Result, engines: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def engine_dir(engine_tar: Path, engines: Path) -> Path:
-    """The engine unpacked, as documented, to be mounted."""
+    """Return the engine unpacked, as documented, to be mounted."""
     folder = engines / "triton_model_repo" / "tensorrt_llm" / "1"
     folder.mkdir(parents=True)
     subprocess.run(["tar", "xf", engine_tar, "-C", folder], check=True)
@@ -83,7 +83,7 @@ def engine_dir(engine_tar: Path, engines: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def serving(runner: Result, engine_dir: Path) -> Iterator[Container]:
-    """A runner that serves the tiny engine from a mounted folder."""
+    """Yield a runner that serves the tiny engine from a mounted folder."""
     mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
     with Container(runner.reference, "--volume", mount) as container:
         container.wait_ready()

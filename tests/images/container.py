@@ -47,7 +47,7 @@ def http_server(folder: Path) -> Iterator[str]:
 
 
 class Container:
-    """Runs from ``__enter__`` to ``__exit__``, with these options of `docker run`."""
+    """A container that runs from ``__enter__`` to ``__exit__``, with these options of `docker run`."""
 
     def __init__(self, reference: str, *options: str) -> None:
         self._command = ["run", "--detach", "--publish-all", *options, reference]
@@ -65,7 +65,7 @@ class Container:
         docker("rm", "--force", "--volumes", self.id)
 
     def port(self, inside: int) -> int:
-        """The port on this machine of a port in the container."""
+        """Return the port on this machine of a port in the container."""
         return int(docker("port", self.id, f"{inside}/tcp").splitlines()[0].rpartition(":")[2])
 
     def url(self, inside: int) -> str:
@@ -93,7 +93,7 @@ class Container:
         return docker("exec", self.id, *command)
 
     def unsafe_paths(self) -> str:
-        """What gives rights to whom runs it, and what anyone may write though it is not meant for that."""
+        """Return what gives rights to who runs it, and what anyone may write though it should not."""
         script = (
             "import os, stat, sys\n"
             "for folder, folders, names in os.walk('/'):\n"

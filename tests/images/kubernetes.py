@@ -32,7 +32,7 @@ def run_options() -> list[str]:
 
 
 def probe(kind: str) -> list[str]:
-    """The command of ``startupProbe``, ``readinessProbe`` or ``livenessProbe``."""
+    """Return the command of ``startupProbe``, ``readinessProbe`` or ``livenessProbe``."""
     (container,) = pod()["containers"]
     command: list[str] = container[kind]["exec"]["command"]
     return command

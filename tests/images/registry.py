@@ -47,7 +47,7 @@ class RegistryServer:
         return {f"sha256:{path.parent.name}": path.stat().st_size for path in folder.glob("*/*/data")}
 
     def _port(self) -> int:
-        """The port that it tells it took."""
+        """Return the port that it tells it took."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             if match := re.search(r"listening on 127\.0\.0\.1:(\d+)", line):

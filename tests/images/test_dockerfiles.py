@@ -118,7 +118,7 @@ def test_a_dockerfile_has_the_settings_of_nixs(file: str, target: str, image: st
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    """What an image's configuration says of how it runs, on whatever system."""
+    """Return what an image's configuration says of how it runs, on whatever system."""
     names = ("Cmd", "Entrypoint", "User", "WorkingDir")
     variables = {name: value for name, value in _environment(config).items() if name not in _OTHER_SYSTEM}
     return {name: config[name] for name in names} | {"Env": variables, "ports": set(config["ExposedPorts"])}
@@ -129,7 +129,7 @@ def _environment(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _stage(path: Path, target: str) -> dict[str, Any]:
-    """The configuration that a Dockerfile gives to a stage, as `docker inspect` shows it."""
+    """Return the configuration that a Dockerfile gives to a stage, as `docker inspect` shows it."""
     stages: dict[str, dict[str, Any]] = {}
     config: dict[str, Any] = {}
     for line in re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", path.read_text(), flags=re.MULTILINE)).splitlines():

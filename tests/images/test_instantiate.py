@@ -27,7 +27,7 @@ def _config(folder: Path, **section: Any) -> str:
 
 
 def _image(reference: str) -> dict[str, Any]:
-    """The configuration of an image in a registry."""
+    """Return the configuration of an image in a registry."""
     command = [
         "skopeo",
         "--insecure-policy",

@@ -33,7 +33,7 @@ def test_another_nix_builds_the_same_bytes_of_everything_of_ours(runner: Result,
 
 @pytest.fixture
 def changed_checkout(tmp_path: Path) -> Path:
-    """A clone whose runner differs in a line that was never built before."""
+    """Provide a clone whose runner differs in a line that was never built before."""
     checkout = tmp_path / "checkout"
     subprocess.run(["git", "clone", "--quiet", ROOT, checkout], check=True)
     with (checkout / "runner" / "run.py").open("a") as file:

@@ -111,7 +111,7 @@ def test_a_missing_engine_is_told_by_its_code(runner: Result) -> None:
 
 
 def _processes(container: Container, words: str) -> list[int]:
-    """The ids of the container's processes whose command line holds these words."""
+    """Return the ids of the container's processes whose command line holds these words."""
     script = 'for p in /proc/[0-9]*; do echo "${p#/proc/} $(tr "\\0" " " < $p/cmdline)"; done 2> /dev/null'
     lines = container.execute("sh", "-c", script).splitlines()
     return [int(line.split()[0]) for line in lines if words in line and "sh -c" not in line]

@@ -1,4 +1,4 @@
-"""Writes tiny GGUF models as llama.cpp's converter does, from random weights in transformers' order."""
+"""Tiny GGUF models, written as llama.cpp's converter does, from random weights in transformers' order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Weights = dict[str, NDArray[np.float32]]
 
 
 def weights(architecture: str, *, tied: bool = False) -> Weights:
-    """By transformers' names."""
+    """Return random weights under transformers' names."""
     random = np.random.default_rng(1)
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (VOCABULARY, HIDDEN),

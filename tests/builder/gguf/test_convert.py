@@ -65,7 +65,7 @@ def test_the_weights_are_those_of_which_the_file_was_made(
 
 
 def test_a_file_that_names_another_end_token_still_ends_at_that_of_its_vocabulary(tmp_path: Path) -> None:
-    """As files of base models do, whose turns end with ``<|im_end|>`` all the same."""
+    """Read it as files of base models are made: their turns end with ``<|im_end|>`` all the same."""
     tokens = [*gguf_models.SENTENCEPIECE[:-1], "<|im_end|>"]
     metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.eos_token_id": 1}
     folder = converted(gguf_models.write(tmp_path / "x.gguf", metadata=metadata, sentencepiece=True))

@@ -37,7 +37,7 @@ def header(rest: bytes = b"", *, version: int = 3, tensors: int = 0, values: int
 
 
 def value(kind: int, *more: int, rest: bytes = bytes(20)) -> bytes:
-    """The header of a file with one value, of which ``more`` are its numbers: types before lengths."""
+    """Return the header of a file with one value, of which ``more`` are its numbers: types before lengths."""
     return header(text("a") + struct.pack("<" + "I" * len(more) + "Q", kind, *more) + rest, values=1)
 
 

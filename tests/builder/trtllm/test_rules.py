@@ -29,7 +29,7 @@ def config(
     quantize: dict[str, Any] | None = None,
     **keys: Any,
 ) -> BuildConfig:
-    """A llama config whose checkpoint is made by quantize.py if ``quantize`` is given, else converted."""
+    """Return a llama config with a quantized checkpoint if ``quantize`` is given, else a converted one."""
     name, script = (
         ("quantize", "quantize.py") if quantize is not None else ("convert_to_ft", "convert_checkpoint.py")
     )

@@ -1,4 +1,4 @@
-"""Of a model's files one set of weights is taken, in the best format, and nothing that is no part of it."""
+"""One set of a model's weights is taken, in the best format, and no file that is no part of it."""
 
 from __future__ import annotations
 

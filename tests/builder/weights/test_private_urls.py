@@ -30,7 +30,7 @@ def inner() -> Iterator[TarServer]:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
-    """As it is delivered: nothing allowed."""
+    """Provide a builder as it is delivered: nothing allowed."""
     folder = tmp_path_factory.mktemp("strict")
     server = CogServer(folder, {ALLOW_VARIABLE: "", "COG_TRITON_CACHE": str(folder / "cache")})
     yield server

@@ -1,4 +1,4 @@
-"""Which GPUs are here. nvidia-smi is stood in for by a script: machines for tests have no GPU."""
+"""The GPUs of a machine. nvidia-smi is stood in for by a script: machines for tests have no GPU."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def tar(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 class _Uneven(io.BytesIO):
-    """Gives what it has in steps of any size, as a network does."""
+    """A stream that gives what it has in steps of any size, as a network does."""
 
     def readinto(self, buffer: object, /) -> int:
         assert isinstance(buffer, memoryview)

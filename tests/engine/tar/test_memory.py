@@ -34,7 +34,7 @@ print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
 
 
 def _peak_mib(work: str, path: object, other: Path) -> int:
-    """Of VmHWM; ru_maxrss would count what the parent had before exec."""
+    """Return the peak by VmHWM; ru_maxrss would count what the parent had before exec."""
     command = [sys.executable, "-c", PROGRAM, work, str(path), str(other)]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

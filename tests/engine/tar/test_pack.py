@@ -128,7 +128,7 @@ def test_a_file_that_changes_meanwhile_is_noticed_and_progress_reaches_its_total
 
 
 def test_a_full_disk_is_a_coded_error_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
-    """The file size limit stands in for the disk: the kernel refuses the write just the same."""
+    """Let the file size limit stand in for the disk: the kernel refuses the write just the same."""
     program = (
         "import resource, sys; from pathlib import Path\n"
         "from engine.tar.pack import pack; from engine.tar.manifest import EngineFacts\n"

@@ -43,7 +43,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def _repacked(tar: bytes, change: dict[str, bytes | None]) -> bytes:
-    """The same tar with some members changed, added or (None) left out; the manifest stays."""
+    """Return the same tar with some members changed, added or (None) left out; the manifest stays."""
     with tarfile.open(fileobj=io.BytesIO(tar)) as opened:
         members: dict[str, bytes | None] = {}
         for member in opened.getmembers():
@@ -158,7 +158,7 @@ def test_a_tar_too_big_for_the_disk_is_refused_at_once(tar: bytes, target: Path)
 
 
 def test_a_disk_that_fills_up_is_a_coded_error_and_leaves_nothing(tar: bytes, tmp_path: Path) -> None:
-    """The file size limit stands in for the disk: the kernel refuses the write just the same."""
+    """Let the file size limit stand in for the disk: the kernel refuses the write just the same."""
     program = (
         "import resource, sys; from pathlib import Path\n"
         "from engine.tar.unpack import unpack\n"

@@ -50,7 +50,7 @@ def planned(text: str) -> tuple[TrtllmBuild, tuple[str, ...]]:
 
 
 def of_build(args: dict[str, Any], script: str = "build.py") -> dict[str, Any]:
-    """A two-stage config of old with ``args`` for its build."""
+    """Return a two-stage config of old with ``args`` for its build."""
     convert = {
         "script": "hf_gpt_convert.py",
         "output_dir": "./ft/1-gpu",
