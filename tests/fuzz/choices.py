@@ -88,7 +88,3 @@ class Choices:
 
 def as_json(document: object) -> bytes:
     return json.dumps(document).encode()
-
-
-def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
-    return opening * depth + closing * depth

@@ -1,4 +1,4 @@
-"""What an engine brings: manifests, config.json, tokenizers' files. Read, or refused by a code."""
+"""What an engine brings: config.json, tokenizers' files. Read, or refused by a code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 
 from engine.directory import load
-from engine.tar.manifest import EngineFacts, Manifest, manifest_bytes
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.coded_error import CodedError
 from runner.chat.template import load_chat_template
@@ -17,14 +16,6 @@ from tests.fuzz.choices import Choices, as_json
 from tests.fuzz.refusal import check_refusal
 from tests.runner.paced_engine import make_tokenizer
 
-_FIELDS = (*Manifest.model_fields, "manifest_sha256", "name", "version", "size_bytes", "sha256")
-_NAMES = ("a", "A", "a/b", "../a", "/a", "a//b", "con", "é", "e\u0301", "engine_manifest.json")
-_ENTRIES = (
-    {"size_bytes": 5, "sha256": "0" * 64},
-    {"size_bytes": -1, "sha256": "0" * 64},
-    {"size_bytes": 1 << 70},
-)
-_EXAMPLE = manifest_bytes(Manifest(**EngineFacts(engine_kind="paced").model_dump(), files={}))
 _CONFIG_KEYS = (
     *("pretrained_config", "build_config", "builder_config", "mapping", "version", "quantization"),
     "model_type",
@@ -36,7 +27,6 @@ _TOKENIZER_KEYS = (
     *("chat_template", "name", "template", "bos_token", "eos_token", "content", "eos_token_id", "pad_token"),
     *("added_tokens_decoder", "additional_special_tokens", "pad_token_id", "lstrip"),
 )
-_ENGINE_FILES = ("rank0.engine", "rank1.engine", "model.bin", "tokenizer.json")
 _tokenizer = make_tokenizer().to_str().encode()
 
 

@@ -35,7 +35,6 @@ from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal
 from tests.runner.engines.engine_server import EngineServerClient
 
-TIMEOUT_S = 0.02
 _LONGEST_S = 60.0
 _KIND = "transformers"
 READY = Ready(_KIND, vocab_size=1000, max_sequence_length=64, max_batch_size=8, guide_types=GUIDE_TYPES)

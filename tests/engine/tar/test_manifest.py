@@ -73,7 +73,7 @@ INVALID = [
     b"",
     b"[]",
     b"\xff",
-    b"{" * 100_000,
+    b'{"a":' * 100_000,
     b'{"files": {}, "files": {}}',
     _fields(format_version=0),
     _fields(format_version="1"),

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("llguidance", reason="is in the engine environment")
 
 
-from runner.engines.protocol.messages import GUIDE_TYPES, ChatForm, Guide, Ready, Sampling, Submit
+from runner.engines.protocol.messages import ChatForm, Guide, Sampling, Submit
 from runner.engines.vllm.arguments import guide_end_id, read_arguments
 from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
 from tests.runner.engines.listening import Listening
@@ -19,7 +19,6 @@ from tests.runner.engines.vllm.vllm_engines import LIBRARY, make_python, make_vl
 
 pytestmark = pytest.mark.engine_env
 GREEDY = Sampling(top_k=1)
-READY = Ready("vllm", 1000, 4096, 8, GUIDE_TYPES)
 
 
 @pytest.fixture
