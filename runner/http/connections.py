@@ -106,7 +106,7 @@ class Connections:
             if waiting is None:
                 connection.refuse(TooManyConnections(max_connections=self.limits.max_connections))
                 return
-            waiting.refuse(None)
+            waiting.abort()  # It would stay open until its client has read all answers.
             self.closed(waiting)
         self._all.add(connection)
         self._unread.add(connection)

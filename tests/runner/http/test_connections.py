@@ -39,6 +39,9 @@ class Client:
     def refuse(self, error: CodedError | None) -> None:
         self.ends.append(error if error is None else type(error))
 
+    def abort(self) -> None:
+        self.ends.append(None)
+
     def begins(self, num_bytes: int) -> Client:
         self.registry.request_began(self)
         self.registry.received(self, num_bytes)
@@ -290,6 +293,18 @@ def test_an_answer_goes_on_whatever_follows_its_request(
         is_end.set()
         await settle()
         assert b"5\r\nfirst\r\n4\r\nlast\r\n0\r\n\r\n" in client.transport.sent
+
+    asyncio.run(work())
+
+
+def test_an_evicted_connection_is_closed_although_its_client_reads_nothing(registry: Connections) -> None:
+    async def work() -> None:
+        clients = [HTTPClient(_answer, registry=registry) for _ in range(registry.limits.max_connections)]
+        for each in clients:
+            each.transport.is_read = False
+            await each.send(get(""))
+        HTTPClient(_answer, registry=registry)
+        assert [each.transport.is_lost for each in clients] == [True, False, False]
 
     asyncio.run(work())
 
