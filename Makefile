@@ -22,8 +22,6 @@ RUN_ENGINE := .venv-engine/bin/python -m
 PACKAGES := $(wildcard errors engine builder runner cli perf tools mock_cog_triton scripts)
 ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py tests/runner/engines/guides/test_*.py \
 	tests/builder/sizes/test_*_transformers.py)
-# Docstrings there are not sentences yet.
-NO_SENTENCES := $(addprefix tests/,fuzz runner/cog_server runner/engines)
 IN_PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
 LOCKS := uv serving engine vllm test dev torch-cuda clients gateways model
 COMPILE := .cache/uv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
@@ -125,7 +123,7 @@ lint: setup ## check style and types
 	@status=0; \
 	$(RUN) ruff check --quiet . || status=$$?; \
 	$(RUN) ruff format --check . || status=$$?; \
-	$(RUN) tools.check_docstrings $$(git ls-files '*.py' $(NO_SENTENCES:%=':!%')) || status=$$?; \
+	$(RUN) tools.check_docstrings $$(git ls-files '*.py') || status=$$?; \
 	$(RUN) mypy $(PACKAGES) || status=$$?; \
 	.venv/bin/lint-imports || status=$$?; \
 	exit $$status

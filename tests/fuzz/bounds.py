@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _MOST_S = 5.0
-"""Of processor time: inputs take milliseconds."""
+"""Limit of processor time in s: inputs take milliseconds."""
 _MEMORY_BYTES = 1 << 20
 _MEMORY_TIMES = 40
 """So many bytes for each byte of the input, and ``_MEMORY_BYTES``."""

@@ -103,7 +103,7 @@ class _Server:
         self._ids = iter(range(1, 1 << 62))
 
     def check(self) -> None:
-        """The other client is served, and nothing of the hostile one is left."""
+        """Check that the other client is served, and that nothing of the hostile one is left."""
         submit = Submit(next(self._ids), GOOD.input_ids, GOOD.max_tokens)
         self._other.send(submit)
         tokens: list[int] = []

@@ -62,7 +62,7 @@ _END_STREAM, END_HEADERS = 1, 4
 
 
 class Transport(asyncio.Transport):
-    """Of a client that reads, or not."""
+    """A transport to a client that reads, or not."""
 
     def __init__(self, *, is_read: bool) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ def _http_request(choices: Choices) -> bytes:
 
 
 def _reads(choices: Choices) -> Iterator[bytes]:
-    """What a client of gRPC sends: frames, some together."""
+    """Yield what a client of gRPC sends: frames, some together."""
     read = PREFACE if choices.below(16) != 1 else choices.bytes(30)
     read += frame(SETTINGS, 0, 0, choices.of((b"", b"", b"", b"\0\4\0\0\0\0", b"\0\4\xff\xff\xff\xff")))
     encoder = Encoder()

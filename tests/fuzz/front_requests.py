@@ -89,7 +89,7 @@ def generate_document(choices: Choices) -> bytes:
 
 
 def infer_body(choices: Choices) -> tuple[bytes, int | None]:
-    """A body, and how many bytes of it are JSON."""
+    """Return a body, and how many bytes of it are JSON."""
     inputs, binary = [], b""
     for _ in range(choices.below(5)):
         tensor: dict[str, object] = {"name": choices.of(_NAMES), "datatype": choices.of(_TYPES)}
@@ -123,7 +123,7 @@ def front_protobuf(data: bytes) -> None:
 
 
 def protobuf(choices: Choices) -> bytes:
-    """A ``ModelInferRequest``, mostly."""
+    """Return a ``ModelInferRequest``, mostly."""
     if choices.below(4) == 1:
         return choices.rest()
     request = pb.ModelInferRequest(model_name=choices.of(("tensorrt_llm", "ensemble", "x", "")))
@@ -150,7 +150,7 @@ def protobuf(choices: Choices) -> bytes:
 
 
 def _any_value(choices: Choices, kind: str, text: str | bytes) -> object:
-    """For a field of protobuf, which takes no boolean as a number."""
+    """Return a value for a field of protobuf, which takes no boolean as a number."""
     value = choices.of((*NASTY_NUMBERS, True, text))
     return 1 if value is True and "bool" not in kind else value
 
@@ -200,7 +200,7 @@ def _check_adapted(request: Any) -> None:
 
 
 def _integers(request: Any) -> list[list[int]]:
-    """The values of the inputs of integers, except of those that lie elsewhere or are cut."""
+    """Return the values of the inputs of integers, except of those that lie elsewhere or are cut."""
     found, raws = [], iter(request.raw_input_contents)
     for tensor in request.inputs:
         if "shared_memory_region" in tensor.parameters:

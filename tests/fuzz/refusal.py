@@ -7,7 +7,7 @@ import re
 from errors.coded_error import CodedError
 
 _MOST_CHARACTERS = 20_000
-"""Of a message that quotes what was sent."""
+"""Longest message that may quote what was sent."""
 
 
 def check_refusal(error: CodedError, codes: str) -> None:

@@ -20,7 +20,7 @@ class Place:
     module: str
     packages: tuple[str, ...]
     examples: int = 400
-    """In the short form."""
+    """Number of inputs in the short form."""
 
     def load(self, name: str) -> FuzzTarget:
         target: FuzzTarget = getattr(import_module(f"tests.fuzz.{self.module}"), name)

@@ -49,7 +49,7 @@ BROKEN = {
 
 @pytest.fixture(autouse=True)
 def short_life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A fifth of a second shows that it ends, in one process. Python runs ``sitecustomize`` there as well."""
+    """Give it a fifth of a second, which shows that it ends. Python runs ``sitecustomize`` there as well."""
     (tmp_path / "sitecustomize.py").write_text(
         "import signal\n"
         "ours = signal.setitimer\n"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.servers
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12"))
-"""Of each operation."""
+"""Number of requests for each operation."""
 _TIMEOUT_S = 300
 _READY_TIMEOUT_S = 400
 _SENDS = ("webhook", "webhook_events_filter", "output_file_prefix")

@@ -123,7 +123,7 @@ def test_a_diversity_of_beams_that_is_no_number_is_refused() -> None:
 
 
 def received(inferences: Inferences, request: bytes) -> tuple[HTTPConnection, front.Transport]:
-    """A connection of the front that has just got the request."""
+    """Return a connection of the front that has just got the request."""
     connection = front.http_connection(inferences, APIKeys(()), is_managed=False)
     transport = front.Transport(is_read=True)
     connection.connection_made(transport)

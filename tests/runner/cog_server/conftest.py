@@ -17,7 +17,7 @@ Webhook = tuple[str, queue.Queue[dict[str, Any]]]
 
 @pytest.fixture
 def webhook() -> Iterator[Webhook]:
-    """A URL for webhooks, and what they told."""
+    """Provide a URL for webhooks, and what they told."""
     told: queue.Queue[dict[str, Any]] = queue.Queue()
 
     class Hook(http.server.BaseHTTPRequestHandler):
@@ -37,7 +37,7 @@ def webhook() -> Iterator[Webhook]:
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread, as Cog has one."""
+    """Provide an event loop in a thread, as Cog has one."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

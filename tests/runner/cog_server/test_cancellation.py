@@ -58,7 +58,7 @@ def test_cancelling_twice_or_what_is_unknown_or_done_does_no_harm(cog: CogUnderT
 
 
 def open_connection(cog: CogUnderTest, kind: str) -> socket.socket:
-    """A connection over which a long prediction was asked for."""
+    """Return a connection over which a long prediction was asked for."""
     connection = socket.create_connection((HOST, cog.port), timeout=300)
     body = json.dumps({"input": LONG}).encode()
     head = f"POST /predictions HTTP/1.1\r\nHost: x\r\nAccept: {kind}\r\nContent-Type: application/json\r\n"

@@ -28,7 +28,7 @@ RUNNER = Path(__file__).with_name("streaming_runner.py")
 
 
 def renamed(name: str, target: Path) -> Path:
-    """A coglet that works, but calls ``name`` another name."""
+    """Return a coglet that works, but calls ``name`` another name."""
     other = name[:-1] + ("x" if name[-1] != "x" else "y")
     target.write_bytes(LIBRARY.read_bytes().replace(name.encode(), other.encode()))
     return target

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def brittle(folder: Path) -> Iterator[CogUnderTest]:
-    """A Cog server to break; each test leaves it serving again."""
+    """Yield a Cog server to break; each test leaves it serving again."""
     server = CogUnderTest(make_paced_model(folder / "model", 200), folder)
     yield server
     server.close()

@@ -29,7 +29,7 @@ class Sleeper:
 
 
 def add_all(wake_ups: WakeUps, *sleepers: Sleeper) -> None:
-    """In one step of the loop."""
+    """Add all of them in one step of the loop."""
     for sleeper in sleepers:
         wake_ups.add(sleeper)
 

@@ -16,7 +16,7 @@ ROOT = PREDICTIONS_DIR
 
 
 def make(root: Path, prediction_id: str) -> Path:
-    """As coglet does."""
+    """Make a prediction's folder as coglet does."""
     folder = root / prediction_id
     for part in ("inputs", "outputs"):
         (folder / part).mkdir(parents=True)
@@ -24,7 +24,7 @@ def make(root: Path, prediction_id: str) -> Path:
 
 
 def put(cog: CogUnderTest, **inputs: object) -> tuple[str, Path]:
-    """A prediction with an id of its own: how it ended, and its folder, which Cog has made."""
+    """Return a prediction with an id of its own: how it ended, and its folder, which Cog has made."""
     name = f"test-{uuid4()}"
     document = cog.client.put(f"/predictions/{name}", json={"input": inputs}).json()
     return document["status"], ROOT / name

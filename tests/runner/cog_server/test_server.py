@@ -76,7 +76,7 @@ def test_a_wrong_variable_of_cog_ends_the_server_before_it_starts() -> None:
 
 
 def _open_sockets() -> set[str]:
-    """The numbers of this process's files that are sockets."""
+    """Return the numbers of this process's files that are sockets."""
     numbers = set()
     for file in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # The folder's own, say.

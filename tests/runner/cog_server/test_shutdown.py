@@ -48,7 +48,7 @@ def model(folder: Path) -> PacedModel:
 
 @pytest.fixture
 def start(model: PacedModel, folder: Path) -> Iterator[Callable[..., CogUnderTest]]:
-    """Starts a server whose every process is gone at the end of the test."""
+    """Provide a function that starts a server whose every process is gone at the end of the test."""
     servers: list[CogUnderTest] = []
 
     def start(**environment: str) -> CogUnderTest:
@@ -128,7 +128,7 @@ def test_at_sigterm_what_runs_ends_whole_and_who_comes_gets_503_on_a_closed_conn
 
 @pytest.fixture
 def _sigint_interrupts() -> Iterator[None]:
-    """As in a command. A job in the background, such as this run of the tests, begins with SIGINT ignored."""
+    """Let SIGINT interrupt, as in a command: a job in the background begins with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

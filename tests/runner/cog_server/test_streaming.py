@@ -66,7 +66,7 @@ def chunks_of(
 
 
 def run(loop: asyncio.AbstractEventLoop, source: Source) -> Future[Generator[str, None, None]]:
-    """What Cog holds of a prediction: the future of an async ``run``."""
+    """Return what Cog holds of a prediction: the future of an async ``run``."""
 
     async def predict() -> Generator[str, None, None]:
         return chunks_of(source.text(), loop)

@@ -47,7 +47,7 @@ class Worker:
         self.watch = WorkerWatch(process.pid, partial(send_line, link), self.lines.append)
 
     def poll(self) -> int:
-        """The number of answers until now."""
+        """Return the number of answers until now."""
         try:
             data = self._link.recv(1024)
         except TimeoutError:
@@ -65,7 +65,7 @@ class Worker:
 
 @contextmanager
 def worker(hangs_after_s: float) -> Iterator[Worker]:
-    """It has said hello."""
+    """Provide a worker that has said hello."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(

@@ -42,7 +42,7 @@ class EngineServerUnderTest:
         python: str = sys.executable,
         log_path: Path | None = None,
     ) -> None:
-        """``starts``: at once; otherwise ``start`` is called later, when clients may wait already.
+        """Start at once if ``starts``; otherwise ``start`` is called later, when clients may wait already.
 
         ``log_path``: where its log goes, instead of the test's.
         """
@@ -94,7 +94,7 @@ class EngineServerUnderTest:
         return self.process.wait(_START_S)
 
     def connect(self) -> EngineServerClient:
-        """A client that has seen the engine ready."""
+        """Return a client that has seen the engine ready."""
         return EngineServerClient(self.path)
 
     def stop(self) -> None:
@@ -123,7 +123,7 @@ class EngineServerClient:
         self.socket.sendall(frame(self._encoder, messages))
 
     def receive(self) -> ToClient:
-        """The next message. Raises EOFError once the connection is closed."""
+        """Return the next message. Raises EOFError once the connection is closed."""
         while not self._messages:
             if (batch := next(self._batches, None)) is None:
                 raise EOFError

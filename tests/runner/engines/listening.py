@@ -35,7 +35,7 @@ def make_paced_directory(path: Path, tokens_per_second: object) -> Path:
 
 
 class Listening:
-    """Reads in a thread once the engine is ready. ``wait_for`` waits until something is so."""
+    """A reader in a thread, once the engine is ready. ``wait_for`` waits until something is so."""
 
     def __init__(self, server: EngineServerUnderTest) -> None:
         self._client = server.connect()
@@ -43,7 +43,7 @@ class Listening:
         self._news = threading.Condition()
         self.messages: list[ToClient] = []
         self.is_closed = False
-        """By the engine server."""
+        """True once the engine server has closed the connection."""
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -84,12 +84,12 @@ class Listening:
         self.wait_for(lambda: self.is_closed)
 
     def wait_for_end(self, request_id: int) -> str:
-        """How it ended; see ``ends``."""
+        """Return how it ended; see ``ends``."""
         self.wait_for(lambda: self.ends(request_id))
         return self.ends(request_id)[0]
 
     def answer(self, submit: Submit) -> tuple[list[int], str]:
-        """The tokens of a request, and how it ended."""
+        """Return the tokens of a request, and how it ended."""
         self.send(submit)
         end = self.wait_for_end(submit.request_id)
         return self.tokens(submit.request_id), end
@@ -107,12 +107,12 @@ class Listening:
         return [value for batch in batches for its_id, new in batch if its_id == request_id for value in new]
 
     def cached(self, request_id: int) -> list[int]:
-        """What the engine said of tokens of the prompt that it had already; once, if all is well."""
+        """Return what the engine said of tokens of the prompt that it had already; once, if all is well."""
         batches = [message.new for message in self.messages if isinstance(message, Cached)]
         return [count for batch in batches for its_id, count in batch if its_id == request_id]
 
     def ends(self, request_id: int) -> list[str]:
-        """How a request ended: finish reasons and errors; one, if all is well."""
+        """Return how a request ended: finish reasons and errors; one, if all is well."""
         ends: list[str] = []
         for message in tuple(self.messages):
             if isinstance(message, Finished) and message.request_id == request_id:

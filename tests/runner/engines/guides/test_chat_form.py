@@ -47,7 +47,7 @@ def form(part: Guide, rules: str = f"start: <[{MARKER}]> part_0 /!*/ part_1") ->
 
 
 def follows(follower: object, tokens: list[int]) -> bool:
-    """Whether these tokens are allowed, one after the other, and then the end."""
+    """Return whether these tokens are allowed, one after the other, and then the end."""
     assert isinstance(follower, Follower), follower
     for token in tokens:
         allowed, _ = follower.allowed(VOCAB_SIZE)

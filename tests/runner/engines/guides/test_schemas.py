@@ -26,7 +26,7 @@ INT64 = {"type": "integer", "minimum": -(1 << 63), "maximum": (1 << 63) - 1}
 
 
 def allowed(schema: Any, texts: list[str]) -> list[str]:
-    """Of ``texts``, those that the schema's guide allows. Raises InvalidGuide."""
+    """Return those of ``texts`` that the schema's guide allows. Raises InvalidGuide."""
     compiled = matcher(BYTES, grammar_of(Guide("json_schema", json.dumps(schema)), BYTES))
     found = []
     for text in texts:

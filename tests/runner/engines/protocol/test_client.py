@@ -65,7 +65,7 @@ async def tokens_of(client: EngineClient, submit: Submit) -> list[int]:
 
 
 async def error_of(client: EngineClient, submit: Submit) -> tuple[CodedError, list[int]]:
-    """The error that a request ends with, and the tokens before it."""
+    """Return the error that a request ends with, and the tokens before it."""
     tokens: list[int] = []
     try:
         async for output in client.generate(submit):
@@ -210,7 +210,7 @@ Behaviour = Callable[[Connection], Awaitable[None]]
 
 @asynccontextmanager
 async def stand_in(path: Path, behave: Behaviour) -> AsyncIterator[EngineClient]:
-    """A client of a server that says that it is ready and then behaves so."""
+    """Provide a client of a server that says that it is ready and then behaves so."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(reader, writer)

@@ -11,7 +11,7 @@ from runner.engines.protocol.received_stream import ReceivedStream
 
 
 class Reader:
-    """Reads a stream whose outputs come by ``send``."""
+    """A reader of a stream whose outputs come by ``send``."""
 
     def __init__(self, *, last: int = 0) -> None:
         """``last``: the token after which it wants to end."""

@@ -36,7 +36,7 @@ if stall_timeout := os.environ.get("TEST_STALL_TIMEOUT_S"):
 
 
 def with_kinds(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of an engine server that has these kinds."""
+    """Return the environment of an engine server that has these kinds."""
     (folder / "sitecustomize.py").write_text(_KINDS)
     return {"PYTHONPATH": f"{folder}:{SOURCE_ROOT}", **more}
 

@@ -18,7 +18,7 @@ SharedServer = Callable[..., EngineServerUnderTest]
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
-    """Returns the module's engine server of a kind and rate: a new one if the last has ended."""
+    """Return the module's engine server of a kind and rate: a new one if the last has ended."""
     servers: dict[tuple[str, int], EngineServerUnderTest] = {}
 
     def share(kind: str, tokens_per_second: int = 1000) -> EngineServerUnderTest:
@@ -38,7 +38,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSe
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
-    """Starts an engine server of a kind, as ``EngineServerUnderTest`` does, and stops it at the end."""
+    """Provide a function that starts an ``EngineServerUnderTest`` of a kind, to be stopped at the end."""
     servers: list[EngineServerUnderTest] = []
     environment = with_kinds(tmp_path)
 

@@ -16,7 +16,7 @@ from runner.engines.server.requests import Request, Requests
 
 
 class _Client:
-    """Keeps how its request ended."""
+    """A client that keeps how its request ended."""
 
     end: CodedError
 

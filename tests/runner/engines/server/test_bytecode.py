@@ -36,7 +36,7 @@ def library(tmp_path: Path) -> Path:
 
 
 def run(library: Path, kept: Path, **environment: str) -> bool:
-    """Whether the bytecode is kept in ``kept``. The child imports another part of the library."""
+    """Return whether the bytecode is kept in ``kept``. The child imports another part of the library."""
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     surroundings["PYTHONPATH"] = f"{SOURCE_ROOT}:{library.parent}"
     program = [sys.executable, "-c", PROGRAM, str(kept)]

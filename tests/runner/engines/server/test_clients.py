@@ -102,7 +102,7 @@ def stopped(client: subprocess.Popen[bytes]) -> None:
 
 
 def left_unread(client: subprocess.Popen[bytes]) -> None:
-    """It is as it is."""
+    """Leave the client as it is."""
 
 
 @pytest.mark.parametrize("treat", [stopped, left_unread])
@@ -161,7 +161,7 @@ def read_to_the_end(client: EngineServerClient) -> None:
 
 
 def frames(connection: socket.socket, last: type[ToClient]) -> list[list[ToClient]]:
-    """Those that arrive until the first with such a message."""
+    """Return the frames that arrive until the first with such a message."""
     decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
     buffer = bytearray()
     found: list[list[ToClient]] = []

@@ -42,7 +42,7 @@ class TwoRanks:
 
 
 def pids_of(engine_dir: Path) -> dict[str, int]:
-    """Of mpirun and the ranks."""
+    """Return the process ids of mpirun and the ranks."""
     running = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     names = {pid: _name(engine_dir, pid) for pid in running}
     return {name: pid for pid, name in names.items() if name is not None}

@@ -146,7 +146,7 @@ def test_cog_streams_predictions_from_the_tar(machine: Path, tmp_path: Path, wor
 
 
 def rank_pids(directory: Path) -> dict[int, int]:
-    """The processes of the ranks of engines below a folder, by rank."""
+    """Return the processes of the ranks of engines below a folder, by rank."""
     pids = {}
     for path in Path("/proc").glob("[0-9]*"):
         command = command_of(int(path.name))

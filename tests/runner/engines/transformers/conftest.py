@@ -21,7 +21,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(request: pytest.FixtureRequest, directory: Path) -> Iterator[Served]:
-    """A served model. ``BOTH_WAYS``: tokens are chosen where the library does it, or after its step."""
+    """Yield a served model. ``BOTH_WAYS``: tokens are chosen where the library does it, or after its step."""
     from runner.engines.transformers import batching
     from tests.runner.engines.transformers.transformers_models import serve
 

@@ -47,7 +47,7 @@ class Embedding:
 
     @torch.no_grad()
     def expected(self, ids: list[int], pool: Pool, *, is_normalized: bool) -> np.ndarray:
-        """Calculated for this input alone."""
+        """Return the embedding, calculated for this input alone."""
         vector = pool(self._model(torch.tensor([ids])).last_hidden_state[0])
         found: np.ndarray = (vector / vector.norm() if is_normalized else vector).numpy()
         return found

@@ -60,7 +60,7 @@ def tokenizer(directory: Path) -> Tokenizer:
 def guided(
     served: Served, tokenizer: Tokenizer, guide: Guide, sampling: Sampling = GREEDY, **arguments: Any
 ) -> tuple[str, str]:
-    """The text of a guided answer, without the end token, and why it ended."""
+    """Return the text of a guided answer, without the end token, and why it ended."""
     (answer,) = guided_together(served, tokenizer, guide, [sampling], **arguments)
     return answer
 
@@ -68,7 +68,7 @@ def guided(
 def guided_together(
     served: Served, tokenizer: Tokenizer, guide: Guide, samplings: Sequence[Sampling], **arguments: Any
 ) -> list[tuple[str, str]]:
-    """As ``guided``, of several requests at the same time."""
+    """Do as ``guided`` does, for several requests at the same time."""
     fields = {"end_id": END_ID, "max_tokens": MAX_TOKENS, "guide": guide, **arguments}
     max_tokens = fields.pop("max_tokens")
     ids = [served.submit(PROMPT, max_tokens, sampling, **fields) for sampling in samplings]
@@ -246,7 +246,7 @@ def test_a_wrong_guide_is_an_error_that_says_what_and_where(
 def test_a_hostile_guide_ends_and_the_engine_goes_on(
     served: Served, tokenizer: Tokenizer, guide_type: GuideType, text: str
 ) -> None:
-    """By an answer, however silly, or by a coded error; not by a crash."""
+    """End it by an answer, however silly, or by a coded error; not by a crash."""
     free = served.answer(PROMPT, 10)
     try:
         guided(served, tokenizer, Guide(guide_type, text), Sampling(seed=1), max_tokens=30)

@@ -128,7 +128,7 @@ def test_a_model_that_lacks_something_is_no_decoder_or_brings_code_is_refused(
 
 
 class _Payload:
-    """Makes a folder when it is unpickled."""
+    """An object that makes a folder when it is unpickled."""
 
     def __init__(self, proof: Path) -> None:
         self._proof = proof

@@ -23,7 +23,7 @@ DRAWS = 6_000
 
 
 def sequences(count: int, **sampling: float | int) -> list[Sequence]:
-    """The same request with the seeds 0, 1, 2, ..."""
+    """Return the same request with the seeds 0, 1, 2, ..."""
     return [Sequence(Submit(0, [1], 9, Sampling(**{"seed": seed, **sampling}))) for seed in range(count)]
 
 
@@ -93,7 +93,9 @@ def test_top_k_draws_from_the_k_most_probable_tokens_alone(top_k: int) -> None:
 
 
 def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The fewest most probable tokens that have at least ``top_p`` together, renormalized; by definition."""
+    """Return the fewest most probable tokens that have at least ``top_p`` together, renormalized; by
+    definition.
+    """
     kept: list[int] = []
     for token in probabilities.argsort(descending=True).tolist():
         kept.append(token)

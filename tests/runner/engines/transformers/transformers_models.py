@@ -45,7 +45,10 @@ def mistral(**changes: Any) -> PretrainedConfig:
 
 
 def save_model(config: PretrainedConfig, directory: Path, **generation: Any) -> Path:
-    """A model of random weights, as an engine directory. ``generation``: of its generation_config.json."""
+    """Return a model of random weights, as an engine directory.
+
+    ``generation``: of its generation_config.json.
+    """
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config)
     for name, value in generation.items():
@@ -76,7 +79,7 @@ class Served:
         return self.sink.wait(self.submit(prompt, max_tokens, sampling, **arguments))
 
     def generate(self, prompt: list[int], max_tokens: int, **arguments: Any) -> list[int]:
-        """What ``model.generate`` answers, greedily."""
+        """Return what ``model.generate`` answers, greedily."""
         settings = {"do_sample": False, "max_new_tokens": max_tokens, "eos_token_id": None, "pad_token_id": 0}
         inputs = torch.tensor([prompt])
         output = self.model.generate(
@@ -87,7 +90,7 @@ class Served:
 
     @torch.no_grad()
     def scores(self, tokens: list[int]) -> torch.Tensor:
-        """The model's raw scores for the token after ``tokens``: [vocabulary]."""
+        """Return the model's raw scores for the token after ``tokens``: [vocabulary]."""
         logits: torch.Tensor = self.model(torch.tensor([tokens])).logits
         return logits[0, -1]
 

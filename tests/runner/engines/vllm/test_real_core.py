@@ -52,7 +52,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 
 
 def early_process(server: EngineServerUnderTest) -> int:
-    """The process that imports vLLM for the core; multiprocessing's other child tracks resources."""
+    """Return the process that imports vLLM for the core; multiprocessing's other child tracks resources."""
     found = wait_until(lambda: [pid for pid in descendants(server.process.pid) if is_spawned(pid)])
     return found[0]
 

@@ -45,7 +45,9 @@ def vllm_triton(api: API) -> TritonUnderTest:
 
 
 def _as_vllm(model: PacedModel) -> PacedModel:
-    """The paced model's folder without its manifest: a configuration, a tokenizer and vLLM's arguments."""
+    """Return the paced model's folder without its manifest: a configuration, a tokenizer and vLLM's
+    arguments.
+    """
     from engine.tar.manifest import EngineFacts
     from engine.tar.pack import pack
     from engine.tar.unpack import unpack

@@ -25,7 +25,7 @@ def make_vllm_directory(path: Path, vocab_size: int = 1000, **arguments: Any) ->
 
 
 def make_python(path: Path, python: str, library: Path = LIBRARY) -> str:
-    """A Python that has the stand-in: the engine server's environment is not the test's."""
+    """Return a Python that has the stand-in: the engine server's environment is not the test's."""
     path.write_text(f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{library}"\nexec {python} "$@"\n')
     path.chmod(0o755)
     return str(path)
@@ -33,7 +33,7 @@ def make_python(path: Path, python: str, library: Path = LIBRARY) -> str:
 
 @contextmanager
 def running(directory: Path, python: str, **options: str) -> Iterator[Listening]:
-    """A client of an engine server on the directory."""
+    """Provide a client of an engine server on the directory."""
     with started(directory, python, **options) as server, Listening(server) as client:
         yield client
 
