@@ -25,8 +25,11 @@ from runner.triton_server.heartbeat import Heartbeat
 
 _ENDED_STUB_S = 5.0
 """Time for Triton to notice by itself that a stub has ended, while it starts."""
+_CRASHED_S = 2.0
+"""Time for a Triton that has caught a crash to end."""
 _SHOWN_ERROR_LINES = 3
 _ERROR_LINE = re.compile(r"E\d{4} |error:|terminate called")
+_CRASH = re.compile(r"Signal \((?:6|11)\) received\.")
 _LOADING = re.compile(r'"loading: ([\w.-]+):\d+"|"successfully loaded \'([\w.-]+)\'')
 _UNHEALTHY = "is not healthy"
 """Triton's words for a stub without a sign of life."""
@@ -59,9 +62,10 @@ class TritonServer(SupervisedProcess):
         self._is_waiting = is_waiting
         self._stubs: dict[int, str] | None = None
         self._starting_stubs = StartingStubs()
+        self._crashed_s: float | None = None
 
     async def launch(self) -> None:
-        self._starting_stubs = StartingStubs()
+        self._starting_stubs, self._crashed_s = StartingStubs(), None
         if self.restarts:
             self._on_restart()
         await self.child.launch(self._command.words(), mpi_environment(self._command.install.environment()))
@@ -126,7 +130,14 @@ class TritonServer(SupervisedProcess):
 
     def why_unusable(self) -> str | None:
         ends = (_end_of(pid, name) for pid, name in (self._stubs or {}).items())
-        return next(filter(None, ends), None)
+        return next(filter(None, ends), None) or self._crash()
+
+    def _crash(self) -> str | None:
+        """Tell of a crash that Triton has caught: it prints a stack trace, for which it may wait for ever."""
+        if self._crashed_s is None and any(map(_CRASH.match, self.child.log_tail)):
+            self._crashed_s = time.monotonic()
+        has_hung = self._crashed_s is not None and time.monotonic() - self._crashed_s > _CRASHED_S
+        return "it crashed and did not end" if has_hung else None
 
     def stop_signal(self) -> signal.Signals:
         # Triton reacts to SIGTERM only once its models are loaded, which may wait for an engine or a stub.

@@ -35,9 +35,18 @@ _LOCK = "terminate called after throwing an instance of 'boost::interprocess::lo
 
 
 def start(
-    folder: Path, times: int, words: str, end: str = "os.abort()", start_timeout_s: float = 300.0
+    folder: Path,
+    times: int,
+    words: str,
+    end: str = "os.abort()",
+    start_timeout_s: float = 300.0,
+    *,
+    fails: bool = False,
 ) -> tuple[int, list[str]]:
-    """Start a Triton that aborts ``times`` times. Returns the number of its starts, and the log."""
+    """Start a Triton that aborts ``times`` times, and wait for a failure after it if it ``fails``.
+
+    Returns the number of its starts, and the log.
+    """
     (port,) = free_ports(1)
     starts, log = folder / "starts", list[str]()
     command = SimpleNamespace(
@@ -57,17 +66,20 @@ def start(
     )
 
     async def run() -> None:
+        failed = asyncio.Event()
         triton = TritonServer(
             cast(Any, command),
             log.append,
             is_waiting=lambda: False,
-            on_failure=lambda failure: False,
+            on_failure=lambda failure: failed.set() or False,
             on_restart=lambda: None,
             has_engine=False,
         )
         triton.begin()
         try:
             await triton.wait_ready()
+            if fails:
+                await failed.wait()
         finally:
             await triton.stop()
 
@@ -109,6 +121,11 @@ def test_a_stub_that_ends_while_triton_waits_for_it_costs_a_second_start(tmp_pat
 def test_a_stub_without_a_sign_of_life_in_time_costs_a_second_start(tmp_path: Path) -> None:
     words = "E1125 backend_model.cc] failed: Stub process 'preprocessing_0_0' is not healthy."
     assert start(tmp_path, 1, words, end="os._exit(1)")[0] == 2
+
+
+def test_a_triton_that_crashed_and_prints_its_stack_for_ever_is_ended(tmp_path: Path) -> None:
+    _, log = start(tmp_path, 1, "Signal (6) received.", end="pass", fails=True)
+    assert "Triton can't go on: it crashed and did not end" in log
 
 
 def test_a_start_that_takes_too_long_names_the_models_that_are_not_loaded_and_the_setting(
