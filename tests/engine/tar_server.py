@@ -130,7 +130,8 @@ def _handler(server: TarServer) -> type[BaseHTTPRequestHandler]:
 
         def _is_current(self, request: Request, etag: str | None) -> bool:
             if_range = request.headers.get("if-range")
-            return not server.honours_if_range or if_range in (None, etag, server.last_modified)
+            strong = None if etag is None or etag.startswith("W/") else etag
+            return not server.honours_if_range or if_range in (None, strong, server.last_modified)
 
         def _answer(
             self,

@@ -97,6 +97,8 @@ def test_a_wrong_value_is_answered_by_what_is_allowed(
         (BUILD, {"max_batch_size": "64", "max_decoder_seq_len": 5, "strip_plan": None, "dry_run": False}),
         (BUILD, {"max_draft_len": 0, "lora_dir": "a b", "lora_target_modules": "attn_q attn_v"}),
         (CONVERT, {"embedding_sharding_dim": 0, "weight_only_precision": None, "smoothquant": "0.5"}),
+        (CONVERT, {"smoothquant": 1}),
+        (QUANTIZE, {"auto_quantize_bits": 16}),
         ("my_script.py", {"anything": "goes"}),
     ],
 )

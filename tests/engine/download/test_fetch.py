@@ -43,7 +43,9 @@ def _content(server: TarServer) -> None:
     server.content = CONTENT
 
 
-def test_ranges_arrive_in_order_over_several_connections(server: TarServer) -> None:
+@pytest.mark.parametrize("etag", ['"v1"', 'W/"v1"'])
+def test_ranges_arrive_in_order_over_several_connections(server: TarServer, etag: str) -> None:
+    server.etag = etag
     assert fetched(server.url) == CONTENT
     assert sorted(request.first or 0 for request in server.requests) == [
         0,

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from nix.lock.lock_file import Lock, Locked, LockError, check, read_lock
+from nix.lock.lock_file import Lock, Locked, LockError, applicable, check, read_lock
 
 _ROOT = Path(__file__).parents[3]
 _LOCKS = _ROOT / "nix" / "locks"
@@ -73,3 +73,9 @@ def test_what_would_not_work_is_refused() -> None:
 
 def test_what_is_left_out_is_no_gap() -> None:
     check(replace(_LOCK, files=(replace(_WHEEL, requires=("other",)),), left_out={"other": "not used"}))
+
+
+def test_requirements_hold_by_their_markers() -> None:
+    requires = ["a", 'b; python_version > "3"', 'c; extra == "x"', 'd; python_version < "3"']
+    for extras, expected in ((frozenset[str](), "ab"), (frozenset({"x"}), "abc")):
+        assert "".join(each.name for each in applicable(requires, extras)) == expected

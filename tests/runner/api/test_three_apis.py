@@ -28,7 +28,7 @@ from tests.runner.api.writing_model import CALLS, TOKENIZER, WritingModel
 
 GENERATIONS = cast(
     Generations,
-    SimpleNamespace(prompt_tokens=3, output_tokens=9, cached_tokens=None, reasoning_tokens=2),
+    SimpleNamespace(prompt_tokens=3, output_tokens=9, cached_tokens=1, reasoning_tokens=2),
 )
 
 
@@ -226,17 +226,20 @@ def test_an_answer_without_anything_is_an_empty_text() -> None:
     (begun, *_, ended, last) = events_of(streamed(responses_writer(), pieces))
     assert (begun["type"], ended["type"]) == ("response.created", "response.output_item.done")
     assert last["response"]["output"] == [ended["item"]]
-    assert json.loads(messages_writer().document([pieces], GENERATIONS))["content"] == []
+    message = json.loads(messages_writer().document([pieces], GENERATIONS))
+    assert message["content"] == []
+    assert (message["usage"]["input_tokens"], message["usage"]["cache_read_input_tokens"]) == (2, 1)
 
 
 def test_arguments_that_were_cut_are_told_as_far_as_they_go() -> None:
-    parts: list[Part] = [CallStart("f", "id1"), CallArguments('{"a": 1, "b": [2, "x')]
+    parts: list[Part] = [Content("so"), CallStart("f", "id1"), CallArguments('{"a": 1, "b": [2, "x')]
     pieces = [Piece(0, "", parts=parts), Piece(0, "", "length")]
     message = json.loads(messages_writer().document([pieces], GENERATIONS))
-    assert message["content"][0]["input"] == {"a": 1, "b": [2, "x"]}
+    assert message["content"][1]["input"] == {"a": 1, "b": [2, "x"]}
     assert message["stop_reason"] == "max_tokens"
     response = json.loads(responses_writer().document([pieces], GENERATIONS))
-    (item,) = response["output"]
+    (text, item) = response["output"]
+    assert text["status"] == "completed"
     assert (item["status"], item["call_id"], response["status"]) == ("incomplete", "id1", "incomplete")
 
 

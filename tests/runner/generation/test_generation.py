@@ -122,9 +122,10 @@ def test_a_stop_sequence_of_several_tokens_per_character_is_found(served: Served
 
 
 def test_what_was_held_back_for_a_stop_sequence_is_shown_at_the_end(served: Served) -> None:
-    pieces, generation = generate(served, "abc", max_tokens=5, stops=("bcX",))
-    assert "".join(pieces) == served.model.expected_text("abc", 5)
-    assert generation.finish_reason == "length"
+    whole = served.model.expected_text("abc", 5)
+    for stops, expected in ((("bcX",), (whole, "length")), (("c", f"{whole}X"), ("ab", "stop"))):
+        pieces, generation = generate(served, "abc", max_tokens=5, stops=stops)
+        assert ("".join(pieces), generation.finish_reason) == expected
 
 
 def test_a_character_cut_by_the_length_is_shown_as_decoding_shows_it(served: Served) -> None:

@@ -65,6 +65,7 @@ class BrittleEngine:
                 sink.tokens([(number, [7, 8])])
                 sink.finished(number, "end")
             case 4:
+                self._held.append(number)
                 sink.tokens([(number, [7])])
             case 5:
                 infinite = TokenLogProb(float("-inf"), [(7, float("-inf")), (8, -0.5)])

@@ -165,6 +165,8 @@ def test_an_engine_that_sends_too_few_log_probabilities_fails_the_request(
     assert client.tokens(1) == []
     assert client.wait_for_end(2) == "end"
     assert len(client.ends(1)) == 1
+    num_before = len(client.statistics()) + 1
+    client.wait_for(lambda: len(client.statistics()) > num_before and client.statistics()[-1].active == 0)
 
 
 def test_minus_infinity_is_a_number_that_json_has(client: Listening) -> None:

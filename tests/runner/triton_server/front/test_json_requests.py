@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 from errors.coded_error import CodedError
 from runner.triton_server.front.answers import values_of
 from runner.triton_server.front.json_requests import generate_request, infer_request
-from runner.triton_server.front.models import INTEGERS, Input, Model
+from runner.triton_server.front.models import INTEGERS, MAX_RANK, Input, Model
 from runner.triton_server.front.tensors import adapt
 
 MODEL = Model(
@@ -182,7 +182,7 @@ def test_any_json_of_tensors_is_a_request_or_a_coded_sentence(
 
 @pytest.mark.parametrize("datatype", [*INTEGERS])
 @pytest.mark.parametrize("is_typed", [False, True])
-@pytest.mark.parametrize("shape", [[1], [1, 1]])
+@pytest.mark.parametrize("shape", [[1], [1, 1], [1] * MAX_RANK])
 def test_integers_of_any_type_and_bare_shapes_become_the_models(
     datatype: str, shape: list[int], *, is_typed: bool
 ) -> None:
@@ -195,7 +195,7 @@ def test_integers_of_any_type_and_bare_shapes_become_the_models(
     else:
         request.raw_input_contents.append(np.array([100], INTEGERS[datatype]).tobytes())
     adapt(request, MODEL)
-    assert (tensor.datatype, list(tensor.shape)) == ("INT32", [1, 1])
+    assert (tensor.datatype, list(tensor.shape)) == ("INT32", [1, 1] if shape == [1] else shape)
     if is_typed:
         assert list(tensor.contents.int_contents) == [100]
     else:
