@@ -112,9 +112,7 @@ class Child:
         if first == signal.SIGKILL:
             self.kill(others)
         self.send_signal(first)
-        try:
-            await asyncio.wait_for(self.exit_code(), self._stop_grace_s)
-        except asyncio.TimeoutError:
+        if not await _set_within(self._process.ended, self._stop_grace_s):
             self._log(f"{self.name} did not end within {self._stop_grace_s:g} s and is killed")
         self.kill(others)
         await self.exit_code()
@@ -123,8 +121,7 @@ class Child:
     async def drain_log(self) -> None:
         """Read the rest of the log of a process that has ended."""
         if self._process is not None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._process.log_ended.wait(), _LOG_END_S)
+            await _set_within(self._process.log_ended, _LOG_END_S)
             self._process.transport.close()
 
     def last_lines(self) -> str:
@@ -179,6 +176,19 @@ class _Process(asyncio.SubprocessProtocol):
             if self._rest:
                 self._take_line(self._rest.decode(errors="replace"))
             self.log_ended.set()
+
+
+async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for the event and tell whether it is set.
+
+    NOTE: up to Python 3.11 ``wait_for`` loses a cancellation that comes in the same step of the event loop.
+    """
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait([waiting], timeout=timeout_s)
+    finally:
+        waiting.cancel()
+    return event.is_set()
 
 
 async def cancelled(task: asyncio.Task[None] | None) -> None:
