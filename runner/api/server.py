@@ -18,6 +18,7 @@ from runner.http.server import OTHER_FILES, HTTPServer
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
 from runner.observability.tracing import Tracing
 from runner.settings.settings import Settings
+from runner.supervision.child import within
 
 _FINAL_RESPONSES_S = 3
 """Time after the grace period for the errors of requests that it ended."""
@@ -61,7 +62,7 @@ class Server:
         timer.cancel()
         if self._tracing is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self._tracing.flush), _FLUSH_S)
+                await within(asyncio.to_thread(self._tracing.flush), _FLUSH_S)
 
 
 def refuse(error: CodedError, path: str) -> Refusal:

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from runner.http.connection import HTTPConnection, Refuse
 from runner.http.connections import Connections, Limits
+from runner.supervision.child import within
 from runner.supervision.client_sockets import hold_bursts
 
 _TICK_S = 0.1
@@ -47,7 +48,7 @@ class HTTPServer:
             for listener in others:
                 await self._accept(listener, stopped)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(stopped.wait(), _TICK_S)
+                await within(stopped.wait(), _TICK_S)
 
     async def _accept(self, listener: socket.socket, stopped: asyncio.Event) -> None:
         """Accept connections that wait for another process, which may have ended or hang."""

@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 Log = Callable[[str], None]
 """Function that takes a line for the operator."""
 
@@ -112,7 +114,9 @@ class Child:
         if first == signal.SIGKILL:
             self.kill(others)
         self.send_signal(first)
-        if not await _set_within(self._process.ended, self._stop_grace_s):
+        try:
+            await within(self._process.ended.wait(), self._stop_grace_s)
+        except asyncio.TimeoutError:
             self._log(f"{self.name} did not end within {self._stop_grace_s:g} s and is killed")
         self.kill(others)
         await self.exit_code()
@@ -121,7 +125,8 @@ class Child:
     async def drain_log(self) -> None:
         """Read the rest of the log of a process that has ended."""
         if self._process is not None:
-            await _set_within(self._process.log_ended, _LOG_END_S)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(self._process.log_ended.wait(), _LOG_END_S)
             self._process.transport.close()
 
     def last_lines(self) -> str:
@@ -178,20 +183,23 @@ class _Process(asyncio.SubprocessProtocol):
             self.log_ended.set()
 
 
-async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
-    """Wait for the event and tell whether it is set.
+async def within(awaitable: Awaitable[T], timeout_s: float) -> T:
+    """Await for at most ``timeout_s``. Raises TimeoutError.
 
-    NOTE: up to Python 3.11 ``wait_for`` loses a cancellation that comes in the same step of the event loop.
+    NOTE: up to Python 3.11 ``asyncio.wait_for`` loses a cancellation that comes in the step of the event loop
+    in which it ends. A task that is cancelled for good would go on.
     """
-    waiting = asyncio.ensure_future(event.wait())
+    task = asyncio.ensure_future(awaitable)
     try:
-        await asyncio.wait([waiting], timeout=timeout_s)
+        await asyncio.wait([task], timeout=timeout_s)
+        if not task.done():
+            raise asyncio.TimeoutError
+        return task.result()
     finally:
-        waiting.cancel()
-    return event.is_set()
+        await cancelled(task)
 
 
-async def cancelled(task: asyncio.Task[None] | None) -> None:
+async def cancelled(task: asyncio.Future[Any] | None) -> None:
     """Cancel a task, if there is one, and wait for its end, however it ends."""
     if task is not None:
         task.cancel()

@@ -11,6 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from runner.supervision.child import within
+
 _TIMEOUT_S = 2.0
 _MAX_BYTES = 1 << 20
 _HEAD_END = b"\r\n\r\n"
@@ -33,7 +35,7 @@ async def answers_ok(url: str) -> bool:
 async def ask(url: str, body: bytes = b"") -> HTTPAnswer | None:
     """Return the answer; None if it exceeds 2 s or 1 MiB, or fails. A ``body`` is sent with POST."""
     try:
-        return await asyncio.wait_for(request("POST" if body else "GET", url, body), _TIMEOUT_S)
+        return await within(request("POST" if body else "GET", url, body), _TIMEOUT_S)
     except (OSError, ValueError, asyncio.TimeoutError):
         return None
 

@@ -19,7 +19,7 @@ from engine.machine.root import own_environment
 from errors.coded_error import CodedError
 from errors.triton import TritonUnknownError
 from errors.wire import ExitReason
-from runner.supervision.child import Child, Log, cancelled, how_ended, with_parent
+from runner.supervision.child import Child, Log, cancelled, how_ended, with_parent, within
 from runner.supervision.failures import Backoff, ProcessFailure
 
 _READY_POLL_S = 0.05
@@ -308,7 +308,7 @@ class SupervisedProcess(ABC):
 
     async def _is_answering(self) -> bool:
         try:
-            return await asyncio.wait_for(self.is_answering(), _ANSWER_TIMEOUT_S)
+            return await within(self.is_answering(), _ANSWER_TIMEOUT_S)
         except Exception:  # noqa: BLE001 - whatever it is, there is no answer
             return False
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from errors.triton import ServerStopping
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_in
+from runner.supervision.child import within
 
 OnRejected = Callable[[bytes, str], None]
 """Function that takes the head of a rejected request, and its id."""
@@ -29,7 +30,7 @@ async def _answer_503(
 ) -> None:
     body = json.dumps(_document()).encode()
     with suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE_S)
+        request = await within(reader.readuntil(b"\r\n\r\n"), _PATIENCE_S)
         request_id = request_id_in(request)
         on_rejected(request, request_id)
         head = (
@@ -41,7 +42,7 @@ async def _answer_503(
         await writer.drain()
         writer.write_eof()
         # NOTE: if we close with unread data, the client's kernel may drop our answer.
-        await asyncio.wait_for(reader.read(), _PATIENCE_S)
+        await within(reader.read(), _PATIENCE_S)
     writer.close()
 
 

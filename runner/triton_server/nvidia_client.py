@@ -38,7 +38,7 @@ from runner.engines.protocol.checks import check_task
 from runner.engines.protocol.messages import Output, Submit
 from runner.engines.protocol.outlet import Outlet
 from runner.settings.triton_address import EXPECTED, TritonAddress
-from runner.supervision.child import cancelled
+from runner.supervision.child import cancelled, within
 from runner.triton_server.grpc_client.triton import RefusedByTriton, Triton
 from runner.triton_server.grpc_wire import INTERNAL, OK, UNAVAILABLE, UNIMPLEMENTED
 from runner.triton_server.nvidia_model import NvidiaModel, output_of
@@ -185,7 +185,7 @@ class NvidiaClient:
     async def _check_protocol(self) -> None:
         """Raise E1006 unless a server of HTTP/2 listens there, which is all that ``Triton`` can talk to."""
         try:
-            answer = await asyncio.wait_for(self._first_bytes(), _ANSWER_TIMEOUT_S)
+            answer = await within(self._first_bytes(), _ANSWER_TIMEOUT_S)
         except socket.gaierror as exc:
             if exc.errno == socket.EAI_NONAME:
                 raise self._no_triton("a host that is not known") from exc
@@ -233,7 +233,7 @@ class NvidiaClient:
 
     async def _ask(self, method: str, message: bytes) -> bytes:
         try:
-            return await asyncio.wait_for(self._triton.ask(method, message), _ANSWER_TIMEOUT_S)
+            return await within(self._triton.ask(method, message), _ANSWER_TIMEOUT_S)
         except asyncio.TimeoutError as exc:
             reason = f"it does not answer within {_ANSWER_TIMEOUT_S:g} s"
             raise TritonUnavailable(reason=reason) from exc

@@ -7,6 +7,7 @@ from typing import Any
 
 from errors.triton import TritonUnavailable
 from runner.settings.ports import TritonPorts
+from runner.supervision.child import within
 from runner.supervision.health import HTTPAnswer, request
 from runner.triton_server.statistics import statistics_of
 
@@ -45,6 +46,6 @@ class TritonHTTP:
     async def _ask(self, method: str, url: str, body: bytes = b"") -> HTTPAnswer:
         async with self._turns:
             try:
-                return await asyncio.wait_for(request(method, url, body), _TIMEOUT_S)
+                return await within(request(method, url, body), _TIMEOUT_S)
             except (OSError, ValueError, asyncio.TimeoutError) as exc:
                 raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc

@@ -6,6 +6,7 @@ import asyncio
 
 from errors.triton import TritonUnavailable
 from runner.settings.ports import LOOPBACK
+from runner.supervision.child import within
 from runner.supervision.client_sockets import set_options
 from runner.triton_server.grpc_client.call import OnEnd, OnMessage, TritonCall
 from runner.triton_server.grpc_client.connection import TritonConnection
@@ -35,7 +36,7 @@ class Triton:
             loop = asyncio.get_running_loop()
             authority = f"{self._host}:{self._port}"
             try:
-                transport, self._connection = await asyncio.wait_for(
+                transport, self._connection = await within(
                     loop.create_connection(lambda: TritonConnection(authority), self._host, self._port),
                     _CONNECT_TIMEOUT_S,
                 )

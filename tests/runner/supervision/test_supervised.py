@@ -18,7 +18,7 @@ from errors.coded_error import CodedError
 from errors.triton import StartFailed
 from runner.supervision import failures as failures_module
 from runner.supervision import supervised
-from runner.supervision.child import with_parent
+from runner.supervision.child import with_parent, within
 from runner.supervision.failures import Backoff, FailureLog, ProcessFailure
 from runner.supervision.supervised import ProcessState, SupervisedProcess
 from tests import fast
@@ -423,6 +423,24 @@ def test_kill_now_ends_all_at_once_from_any_thread(tmp_path: Path) -> None:
             await until(lambda: not any(map(is_running, pids)))
 
     asyncio.run(run())
+
+
+def test_a_cancellation_is_heard_in_the_step_in_which_the_wait_ends() -> None:
+    async def wait_and_cancel(num_steps: int) -> bool:
+        event = asyncio.Event()
+        waiting = asyncio.create_task(within(event.wait(), DEADLINE_S))
+        await asyncio.sleep(0.01)
+        event.set()
+        for _ in range(num_steps):
+            await asyncio.sleep(0)
+        is_asked = waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled() or not is_asked, num_steps
+        return is_asked
+
+    asked = [asyncio.run(wait_and_cancel(num_steps)) for num_steps in range(10)]
+    assert asked[0]
+    assert not asked[-1]
 
 
 def test_what_clients_may_end_is_started_again_as_often_as_they_do(
