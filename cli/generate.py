@@ -91,7 +91,7 @@ async def _generate(
             request = replace(request, prompt=prompt, adds_special_tokens=False, begins_turn=True)
         if request.max_tokens >= (limit := service.model.max_sequence_length):
             note = f"note: the model takes at most {limit} tokens of prompt and output together"
-            print(f"{note}; --max-tokens is cut to what is left", file=sys.stderr)
+            print(f"{note}; the output ends there", file=sys.stderr)
         generation = service.generate(request)
         async for text in generation.text():
             print(text, end="", flush=True)

@@ -13,7 +13,7 @@ _MAX_BATCH_SIZE = 1024
 
 
 def paced_engine(folder: Path, tokens_per_second: float) -> Path:
-    """Build an engine that emits so many tokens a second and stream (0: no limit); return its folder."""
+    """Build an engine and return its folder. Each of its streams has this rate (0: no limit)."""
     name = f"paced-{tokens_per_second:g}"
     config = {
         "engine": "paced",

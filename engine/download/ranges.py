@@ -103,7 +103,7 @@ class RangedDownload:
             part = _Part(self._next_first, memory[: self._size_bytes - self._next_first])
             self._next_first += len(part.buffer)
             self._parts.append(part)
-            self._freed.notify()  # The next thread takes what is left, or ends.
+            self._freed.notify()  # The next thread takes another part, or ends.
             return part
 
     def _is_over(self) -> bool:

@@ -52,7 +52,9 @@ def capacity_rows(stack: Stack, mock: Stack, effort: Effort) -> Iterator[Row]:
 
 
 def capacity(pace: Callable[[int], float]) -> float:
-    """Return the streams that are carried at the least share of the pace. ``pace`` measures so many streams.
+    """Return the number of streams that a server carries at the least share of the pace that is allowed.
+
+    ``pace`` measures the share of a number of streams.
 
     Between the last number that is carried and the first one that is not, the share is taken as a line over
     the logarithm of the number.

@@ -163,7 +163,7 @@ def _receive(connection: socket.socket, kind: Any) -> Any | None:
 
 
 def _receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
-    """Receive so many bytes; none if the peer has closed the connection."""
+    """Receive ``size_bytes``; return nothing if the peer closes the connection first."""
     parts = bytearray()
     while len(parts) < size_bytes:
         data = connection.recv(min(size_bytes - len(parts), 1 << 20))

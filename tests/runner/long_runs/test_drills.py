@@ -1,4 +1,4 @@
-"""Kills and stops each process of a loaded server, and checks what clients lose and what is left behind.
+"""Drills: each process of a loaded server is killed or stopped. What do clients lose, and what stays behind?
 
 ``drills.EXPECTED`` says what clients may lose. No test depends on a time.
 """

@@ -27,7 +27,7 @@ log = logging.getLogger("cog_triton.triton_front")
 
 
 class Answered(Exception):
-    """The client has its answer, and what is left of the inference is cancelled."""
+    """Signal that the client has its answer: the rest of the inference is cancelled."""
 
 
 class Answer:
