@@ -78,39 +78,35 @@ def test_a_text_of_a_client_is_no_end_of_an_answer() -> None:
     ids=["the connection", "the call"],
 )
 @pytest.mark.parametrize("path", front.METHOD_PATHS[:3])
-def test_a_client_of_grpc_that_ends_what_is_answered_disturbs_nobody(
+async def test_a_client_of_grpc_that_ends_what_is_answered_disturbs_nobody(
     path: bytes, last: bytes, is_ready: bool
 ) -> None:
     """Triton's answer must raise no error: it would end the connection to Triton, which all clients share."""
-
-    async def talk() -> None:
-        triton, inferences = stand_in()
-        server = GRPCServer(
-            inferences,
-            front.UnreachableTriton(),
-            APIKeys(()),
-            Budget(1 << 20),
-            lambda: is_ready,
-            max_body_bytes=99,
-            is_managed=False,
-        )
-        connection, transport = server.connection(), front.Transport(is_read=True)
-        connection.connection_made(transport)
-        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b":path", path)]
-        connection.receive(
-            front.PREFACE
-            + front.frame(front.SETTINGS, 0, 0, b"")
-            + front.frame(front.HEADERS, front.END_HEADERS, 1, Encoder().encode(fields))
-            + front.frame(front.DATA, 0, 1, bytes(5))
-            + last
-        )
-        for call in list(triton.calls):
-            call.on_message(b"")
-            call.on_end(0, "")
-        connection.connection_lost(None)
-        assert inferences.running == 0
-
-    asyncio.run(talk())
+    triton, inferences = stand_in()
+    server = GRPCServer(
+        inferences,
+        front.UnreachableTriton(),
+        APIKeys(()),
+        Budget(1 << 20),
+        lambda: is_ready,
+        max_body_bytes=99,
+        is_managed=False,
+    )
+    connection, transport = server.connection(), front.Transport(is_read=True)
+    connection.connection_made(transport)
+    fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b":path", path)]
+    connection.receive(
+        front.PREFACE
+        + front.frame(front.SETTINGS, 0, 0, b"")
+        + front.frame(front.HEADERS, front.END_HEADERS, 1, Encoder().encode(fields))
+        + front.frame(front.DATA, 0, 1, bytes(5))
+        + last
+    )
+    for call in list(triton.calls):
+        call.on_message(b"")
+        call.on_end(0, "")
+    connection.connection_lost(None)
+    assert inferences.running == 0
 
 
 def test_a_diversity_of_beams_that_is_no_number_is_refused() -> None:
@@ -131,51 +127,42 @@ def received(inferences: Inferences, request: bytes) -> tuple[HTTPConnection, fr
     return connection, transport
 
 
-def test_many_responses_at_once_are_one_answer_of_generate() -> None:
-    async def talk() -> None:
-        triton, inferences = stand_in()
-        request = b"POST /v2/models/tensorrt_llm/generate HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
-        _, transport = received(inferences, request)
-        for _ in range(4):
-            await asyncio.sleep(0)
-        (call,) = triton.calls
-        for _ in range(4):
-            call.on_message(b"")
-            await asyncio.sleep(0)
-        assert transport.written.count(b"HTTP/1.1") == 1
-
-    asyncio.run(talk())
+async def test_many_responses_at_once_are_one_answer_of_generate() -> None:
+    triton, inferences = stand_in()
+    request = b"POST /v2/models/tensorrt_llm/generate HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+    _, transport = received(inferences, request)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    (call,) = triton.calls
+    for _ in range(4):
+        call.on_message(b"")
+        await asyncio.sleep(0)
+    assert transport.written.count(b"HTTP/1.1") == 1
 
 
-def test_work_for_a_client_that_leaves_at_once_is_never_begun(recwarn: pytest.WarningsRecorder) -> None:
-    async def talk() -> None:
-        _, inferences = stand_in()
-        connection, transport = received(inferences, b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")
-        connection.connection_lost(None)
-        for _ in range(4):
-            await asyncio.sleep(0)
-        assert not transport.written
-
-    asyncio.run(talk())
+async def test_work_for_a_client_that_leaves_at_once_is_never_begun(recwarn: pytest.WarningsRecorder) -> None:
+    _, inferences = stand_in()
+    connection, transport = received(inferences, b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")
+    connection.connection_lost(None)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert not transport.written
     gc.collect()
     assert [*recwarn] == []
 
 
-def test_an_answer_that_can_not_be_passed_on_ends_its_call_alone() -> None:
+async def test_an_answer_that_can_not_be_passed_on_ends_its_call_alone() -> None:
     ends: list[object] = []
 
     def fail(message: bytes) -> None:
         raise ValueError("a client that can't be answered")
 
-    async def receive() -> None:
-        connection = TritonConnection("triton")
-        connection.connection_made(front.Transport(is_read=True))
-        calls = [
-            connection.begin("/x", [], on_message, lambda status, text: ends.append(status))
-            for on_message in (fail, ends.append)
-        ]
-        for call in calls:
-            call.receive(bytes(5))
-
-    asyncio.run(receive())
+    connection = TritonConnection("triton")
+    connection.connection_made(front.Transport(is_read=True))
+    calls = [
+        connection.begin("/x", [], on_message, lambda status, text: ends.append(status))
+        for on_message in (fail, ends.append)
+    ]
+    for call in calls:
+        call.receive(bytes(5))
     assert ends == [INTERNAL, b""]

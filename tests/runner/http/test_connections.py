@@ -232,33 +232,27 @@ def end(client: HTTPClient) -> None:
         task.cancel()
 
 
-def test_a_connection_is_not_idle_while_a_pipelined_request_waits_for_its_answer(
+async def test_a_connection_is_not_idle_while_a_pipelined_request_waits_for_its_answer(
     registry: Connections, clock: Clock
 ) -> None:
-    async def work() -> None:
-        client = HTTPClient(_answer, registry=registry)
-        assert await client.send(get("", "waiting"))
-        clock.now_s += 1000
-        registry.tick()
-        assert not client.transport.is_closing()
-        end(client)
-
-    asyncio.run(work())
+    client = HTTPClient(_answer, registry=registry)
+    assert await client.send(get("", "waiting"))
+    clock.now_s += 1000
+    registry.tick()
+    assert not client.transport.is_closing()
+    end(client)
 
 
-def test_a_request_that_is_answered_before_it_arrived_leaves_an_idle_connection(
+async def test_a_request_that_is_answered_before_it_arrived_leaves_an_idle_connection(
     registry: Connections, clock: Clock
 ) -> None:
-    async def work() -> None:
-        client = HTTPClient(_answer, registry=registry)
-        head = get("").replace(b"GET", b"POST")[:-2]
-        assert await client.send(head + b"Content-Length: 2\r\n\r\na")
-        await client.send(b"b")
-        clock.now_s += 76
-        registry.tick()
-        assert client.transport.is_closing()
-
-    asyncio.run(work())
+    client = HTTPClient(_answer, registry=registry)
+    head = get("").replace(b"GET", b"POST")[:-2]
+    assert await client.send(head + b"Content-Length: 2\r\n\r\na")
+    await client.send(b"b")
+    clock.now_s += 76
+    registry.tick()
+    assert client.transport.is_closing()
 
 
 @pytest.mark.parametrize(
@@ -270,94 +264,80 @@ def test_a_request_that_is_answered_before_it_arrived_leaves_an_idle_connection(
     ],
     ids=["half a head", "half a body", "a malformed body"],
 )
-def test_an_answer_goes_on_whatever_follows_its_request(
+async def test_an_answer_goes_on_whatever_follows_its_request(
     registry: Connections, clock: Clock, begun: bytes
 ) -> None:
-    async def work() -> None:
-        is_end = asyncio.Event()
+    is_end = asyncio.Event()
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b"first", "more_body": True})
-            await is_end.wait()
-            await send({"type": "http.response.body", "body": b"last"})
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        await is_end.wait()
+        await send({"type": "http.response.body", "body": b"last"})
 
-        client = HTTPClient(answer, registry=registry)
-        await client.send(get(""))
-        await client.send(begun)
-        clock.now_s += 61
-        registry.tick()
-        others = [HTTPClient(_answer, registry=registry) for _ in range(registry.limits.max_connections)]
-        assert [each.transport.is_closing() for each in others] == [True, False, False]
-        assert not client.transport.is_closing()
-        is_end.set()
-        await settle()
-        assert b"5\r\nfirst\r\n4\r\nlast\r\n0\r\n\r\n" in client.transport.sent
-
-    asyncio.run(work())
+    client = HTTPClient(answer, registry=registry)
+    await client.send(get(""))
+    await client.send(begun)
+    clock.now_s += 61
+    registry.tick()
+    others = [HTTPClient(_answer, registry=registry) for _ in range(registry.limits.max_connections)]
+    assert [each.transport.is_closing() for each in others] == [True, False, False]
+    assert not client.transport.is_closing()
+    is_end.set()
+    await settle()
+    assert b"5\r\nfirst\r\n4\r\nlast\r\n0\r\n\r\n" in client.transport.sent
 
 
-def test_an_evicted_connection_is_closed_although_its_client_reads_nothing(registry: Connections) -> None:
-    async def work() -> None:
-        clients = [HTTPClient(_answer, registry=registry) for _ in range(registry.limits.max_connections)]
-        for each in clients:
-            each.transport.is_read = False
-            await each.send(get(""))
-        HTTPClient(_answer, registry=registry)
-        assert [each.transport.is_lost for each in clients] == [True, False, False]
-
-    asyncio.run(work())
-
-
-def test_a_pipelined_request_may_wait_for_a_100(registry: Connections) -> None:
-    async def work() -> None:
-        client = HTTPClient(registry=registry)
-        head = get("b").replace(b"GET", b"POST")[:-2]
-        await client.send(get("a") + head + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
-        assert client.transport.sent.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
-        await client.send(b"{}")
-        assert client.seen == [("GET", "/a", b""), ("POST", "/b", b"{}")]
-
-    asyncio.run(work())
+async def test_an_evicted_connection_is_closed_although_its_client_reads_nothing(
+    registry: Connections,
+) -> None:
+    clients = [HTTPClient(_answer, registry=registry) for _ in range(registry.limits.max_connections)]
+    for each in clients:
+        each.transport.is_read = False
+        await each.send(get(""))
+    HTTPClient(_answer, registry=registry)
+    assert [each.transport.is_lost for each in clients] == [True, False, False]
 
 
-def test_a_client_that_pipelines_is_read_on_so_that_its_disconnect_is_noticed(registry: Connections) -> None:
-    async def work() -> None:
-        client = HTTPClient(_answer, registry=registry)
-        await client.send(get("watching", "", "", "", "", ""))
-        assert client.transport.is_reading()
-        client.transport.lose()
-        await asyncio.gather(*registry.tasks)
-        assert client.transport.sent == b""
-
-    asyncio.run(work())
+async def test_a_pipelined_request_may_wait_for_a_100(registry: Connections) -> None:
+    client = HTTPClient(registry=registry)
+    head = get("b").replace(b"GET", b"POST")[:-2]
+    await client.send(get("a") + head + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+    assert client.transport.sent.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    await client.send(b"{}")
+    assert client.seen == [("GET", "/a", b""), ("POST", "/b", b"{}")]
 
 
-def test_a_request_that_fails_unexpectedly_gets_an_answer_and_its_connection_is_closed(
+async def test_a_client_that_pipelines_is_read_on_so_that_its_disconnect_is_noticed(
+    registry: Connections,
+) -> None:
+    client = HTTPClient(_answer, registry=registry)
+    await client.send(get("watching", "", "", "", "", ""))
+    assert client.transport.is_reading()
+    client.transport.lose()
+    await asyncio.gather(*registry.tasks)
+    assert client.transport.sent == b""
+
+
+async def test_a_request_that_fails_unexpectedly_gets_an_answer_and_its_connection_is_closed(
     registry: Connections, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        client = HTTPClient(_answer, registry=registry)
-        answer = await client.send(get("failing"))
-        assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
-        assert b"E2602" in answer
-        assert client.transport.is_closing()
-
-    asyncio.run(work())
+    client = HTTPClient(_answer, registry=registry)
+    answer = await client.send(get("failing"))
+    assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+    assert b"E2602" in answer
+    assert client.transport.is_closing()
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_refused_request_that_waits_for_a_100_gets_none(
+async def test_a_refused_request_that_waits_for_a_100_gets_none(
     registry: Connections, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        client = HTTPClient(_answer, registry=registry)
-        head = get("watching").replace(b"GET", b"POST")[:-2]
-        answer = await client.send(head + b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        assert b"100 Continue" not in answer
-
-    asyncio.run(work())
+    client = HTTPClient(_answer, registry=registry)
+    head = get("watching").replace(b"GET", b"POST")[:-2]
+    answer = await client.send(head + b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"100 Continue" not in answer
     assert not caplog.records
 
 
@@ -373,11 +353,8 @@ def test_a_refused_request_that_waits_for_a_100_gets_none(
     ],
     ids=["unused", "answered", "pipelined", "in its head", "in its body", "refused"],
 )
-def test_a_connection_that_is_lost_is_freed_at_once(registry: Connections, sent: bytes) -> None:
-    async def work() -> None:
-        client = HTTPClient(_answer, registry=registry)
-        await client.send(sent)
-        end(client)
-        await check_freed_when_lost(client)
-
-    asyncio.run(work())
+async def test_a_connection_that_is_lost_is_freed_at_once(registry: Connections, sent: bytes) -> None:
+    client = HTTPClient(_answer, registry=registry)
+    await client.send(sent)
+    end(client)
+    await check_freed_when_lost(client)

@@ -139,134 +139,116 @@ class Failures(list[ProcessFailure]):
         ]
     ),
 )
-def test_a_process_that_ends_or_is_stopped_is_replaced(
+async def test_a_process_that_ends_or_is_stopped_is_replaced(
     tmp_path: Path, number: signal.Signals, reason: str
 ) -> None:
     failures = Failures()
-
-    async def run() -> None:
-        program = Program(tmp_path, failures.add)
-        async with started(program) as pid:
-            os.kill(pid, number)
-            await until(lambda: program.down_reason)
-            assert str(program.down_reason) == reason
-            await until(lambda: program.is_serving)
-            assert program.restarts == 1
-            assert program.pid != pid
-            assert not is_running(pid)
-            assert program.cleaned_up == 1
-            assert await program.is_answering()
-
-    asyncio.run(run())
+    program = Program(tmp_path, failures.add)
+    async with started(program) as pid:
+        os.kill(pid, number)
+        await until(lambda: program.down_reason)
+        assert str(program.down_reason) == reason
+        await until(lambda: program.is_serving)
+        assert program.restarts == 1
+        assert program.pid != pid
+        assert not is_running(pid)
+        assert program.cleaned_up == 1
+        assert await program.is_answering()
     assert failures == [ProcessFailure("program", reason, ("listening",))]
 
 
 @pytest.mark.parametrize("number", fast.few([signal.SIGSTOP, signal.SIGKILL]))
-def test_a_stopped_descendant_takes_all_with_it_and_one_that_ended_does_not(
+async def test_a_stopped_descendant_takes_all_with_it_and_one_that_ended_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setattr(supervised, "_LIST_S", 0.1)
-
-    async def run() -> None:
-        program = Program(tmp_path, lambda failure: True, has_child=True)
-        async with started(program) as pid:
-            await until(lambda: len(program.processes()) == 2)
-            descendant = max(program.processes().keys() - {pid})
-            os.kill(descendant, number)
-            if number == signal.SIGKILL:
-                await until(lambda: not is_running(descendant))
-                await asyncio.sleep(1)
-                assert program.is_serving
-                assert program.restarts == 0
-                return
-            await until(lambda: program.restarts == 1 and program.is_serving)
-            assert f"its process {descendant} was stopped (SIGSTOP)" in "".join(program.lines)
-            await until(lambda: not is_running(pid) and not is_running(descendant))
-            descendants = program.processes()
-            assert len(descendants) == 2
-        await until(lambda: not any(map(is_running, descendants)))
-
-    asyncio.run(run())
+    program = Program(tmp_path, lambda failure: True, has_child=True)
+    async with started(program) as pid:
+        await until(lambda: len(program.processes()) == 2)
+        descendant = max(program.processes().keys() - {pid})
+        os.kill(descendant, number)
+        if number == signal.SIGKILL:
+            await until(lambda: not is_running(descendant))
+            await asyncio.sleep(1)
+            assert program.is_serving
+            assert program.restarts == 0
+            return
+        await until(lambda: program.restarts == 1 and program.is_serving)
+        assert f"its process {descendant} was stopped (SIGSTOP)" in "".join(program.lines)
+        await until(lambda: not is_running(pid) and not is_running(descendant))
+        descendants = program.processes()
+        assert len(descendants) == 2
+    await until(lambda: not any(map(is_running, descendants)))
 
 
 @pytest.mark.slow
-def test_a_process_that_hangs_is_unresponsive_then_killed_and_replaced(
+async def test_a_process_that_hangs_is_unresponsive_then_killed_and_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervised, "_HEARTBEAT_S", 0.1)
     monkeypatch.setattr(supervised, "_ANSWER_TIMEOUT_S", 0.5)
     failures = Failures()
-
-    async def run() -> None:
-        program = Program(tmp_path, failures.add, hang_timeout_s=2)
-        async with started(program) as pid:
-            program.hang()
-            await until(lambda: program.state is ProcessState.UNRESPONSIVE)
-            assert not program.is_serving
-            assert program.down_reason is None
-            assert program.pid == pid
-            await until(lambda: program.restarts == 1 and program.is_serving)
-            assert program.pid != pid
-
-    asyncio.run(run())
+    program = Program(tmp_path, failures.add, hang_timeout_s=2)
+    async with started(program) as pid:
+        program.hang()
+        await until(lambda: program.state is ProcessState.UNRESPONSIVE)
+        assert not program.is_serving
+        assert program.down_reason is None
+        assert program.pid == pid
+        await until(lambda: program.restarts == 1 and program.is_serving)
+        assert program.pid != pid
     assert [failure.reason for failure in failures] == ["it did not answer for 2 s"]
 
 
-def test_a_process_that_answers_again_serves_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_answers_again_serves_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(supervised, "_HEARTBEAT_S", 0.1)
     answers = [True]
+    program = Program(tmp_path, lambda failure: True)
+    real = program.is_answering
 
-    async def run() -> None:
-        program = Program(tmp_path, lambda failure: True)
-        real = program.is_answering
+    async def is_answering() -> bool:
+        return answers[0] and await real()
 
-        async def is_answering() -> bool:
-            return answers[0] and await real()
-
-        monkeypatch.setattr(program, "is_answering", is_answering)
-        async with started(program) as pid:
-            for _ in range(2):
-                answers[0] = False
-                await until(lambda: program.state is ProcessState.UNRESPONSIVE)
-                answers[0] = True
-                await until(lambda: program.is_serving)
-            assert program.pid == pid
-            assert program.restarts == 0
-            told = [line for line in program.lines if "the program " in line]
-            assert told == ["the program does not answer", "the program answers again"] * 2
-
-    asyncio.run(run())
+    monkeypatch.setattr(program, "is_answering", is_answering)
+    async with started(program) as pid:
+        for _ in range(2):
+            answers[0] = False
+            await until(lambda: program.state is ProcessState.UNRESPONSIVE)
+            answers[0] = True
+            await until(lambda: program.is_serving)
+        assert program.pid == pid
+        assert program.restarts == 0
+        told = [line for line in program.lines if "the program " in line]
+        assert told == ["the program does not answer", "the program answers again"] * 2
 
 
-def test_a_start_that_fails_is_tried_again_whatever_the_error(
+async def test_a_start_that_fails_is_tried_again_whatever_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that is missing, one that ends, and an error of ``launch`` itself."""
     monkeypatch.setattr(failures_module, "BACKOFF_S", (0.01,))
     failures = Failures()
+    program = Program(tmp_path, failures.add)
+    async with started(program) as pid:
+        real = program.launch
 
-    async def run() -> None:
-        program = Program(tmp_path, failures.add)
-        async with started(program) as pid:
-            real = program.launch
+        async def launch() -> None:
+            program.path.unlink(missing_ok=True)
+            match program.restarts:
+                case 1:
+                    raise OSError(24, "Too many open files")
+                case 2:
+                    await program.child.launch([sys.executable, "-c", "exit(3)"], {})
+                case 3:
+                    raise ValueError("not a program")
+                case _:
+                    await real()
 
-            async def launch() -> None:
-                program.path.unlink(missing_ok=True)
-                match program.restarts:
-                    case 1:
-                        raise OSError(24, "Too many open files")
-                    case 2:
-                        await program.child.launch([sys.executable, "-c", "exit(3)"], {})
-                    case 3:
-                        raise ValueError("not a program")
-                    case _:
-                        await real()
-
-            monkeypatch.setattr(program, "launch", launch)
-            os.kill(pid, signal.SIGKILL)
-            await until(lambda: program.restarts == 4 and program.is_serving)
-
-    asyncio.run(run())
+        monkeypatch.setattr(program, "launch", launch)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: program.restarts == 4 and program.is_serving)
     first, *starts = failures
     assert first.part == "program"
     assert {failure.part for failure in starts} == {"program start"}
@@ -275,96 +257,83 @@ def test_a_start_that_fails_is_tried_again_whatever_the_error(
     assert "ValueError: not a program" in starts[2].reason
 
 
-def test_a_first_start_that_fails_raises_and_leaves_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        program = Program(tmp_path, lambda failure: True)
-        program.python = str(tmp_path / "missing")
-        program.begin()
-        with pytest.raises(StartFailed, match="it ended"):
-            await program.wait_ready()
-        assert (program.state.value, program.pid) == ("down", None)
-        await program.stop()
-        assert program.state.value == "stopped"
-
-    asyncio.run(run())
+async def test_a_first_start_that_fails_raises_and_leaves_nothing(tmp_path: Path) -> None:
+    program = Program(tmp_path, lambda failure: True)
+    program.python = str(tmp_path / "missing")
+    program.begin()
+    with pytest.raises(StartFailed, match="it ended"):
+        await program.wait_ready()
+    assert (program.state.value, program.pid) == ("down", None)
+    await program.stop()
+    assert program.state.value == "stopped"
 
 
 @pytest.mark.slow
-def test_a_start_that_takes_too_long_fails_unless_it_waits(
+async def test_a_start_that_takes_too_long_fails_unless_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits_until_s = time.monotonic() + 1
+    program = Program(tmp_path, lambda failure: True, start_timeout_s=0.1)
 
-    async def run() -> None:
-        program = Program(tmp_path, lambda failure: True, start_timeout_s=0.1)
+    async def never() -> bool:
+        return False
 
-        async def never() -> bool:
-            return False
-
-        monkeypatch.setattr(program, "is_ready", never)
-        monkeypatch.setattr(program, "is_waiting", lambda: time.monotonic() < waits_until_s)
-        program.begin()
-        with pytest.raises(StartFailed, match=r"not within 0\.1 s, while starting"):
-            await program.wait_ready()
-        assert time.monotonic() > waits_until_s
-        assert program.pid is None
-        await program.stop()
-
-    asyncio.run(run())
+    monkeypatch.setattr(program, "is_ready", never)
+    monkeypatch.setattr(program, "is_waiting", lambda: time.monotonic() < waits_until_s)
+    program.begin()
+    with pytest.raises(StartFailed, match=r"not within 0\.1 s, while starting"):
+        await program.wait_ready()
+    assert time.monotonic() > waits_until_s
+    assert program.pid is None
+    await program.stop()
 
 
-def test_hooks_that_raise_do_not_end_the_supervision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hooks_that_raise_do_not_end_the_supervision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures = Failures()
+    program = Program(tmp_path, failures.add)
 
-    async def run() -> None:
-        program = Program(tmp_path, failures.add)
+    def why_unusable() -> str | None:
+        if program.restarts == 0:
+            raise RuntimeError("no idea")
+        return None
 
-        def why_unusable() -> str | None:
-            if program.restarts == 0:
-                raise RuntimeError("no idea")
-            return None
-
-        async with started(program):
-            monkeypatch.setattr(program, "why_unusable", why_unusable)
-            await until(lambda: program.restarts == 1 and program.is_serving)
-
-    asyncio.run(run())
+    async with started(program):
+        monkeypatch.setattr(program, "why_unusable", why_unusable)
+        await until(lambda: program.restarts == 1 and program.is_serving)
     assert [failure.reason for failure in failures] == ["it can't be watched (RuntimeError: no idea)"]
 
 
 @pytest.mark.parametrize("hook", fast.few(["clean_up", "processes", "on_failure", "start_error"]))
-def test_errors_while_a_process_is_replaced_are_logged_with_a_code_and_it_is_tried_again(
+async def test_errors_while_a_process_is_replaced_are_logged_with_a_code_and_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:
     monkeypatch.setattr(failures_module, "BACKOFF_S", (0.01,))
     failures = Failures()
+    program = Program(tmp_path, failures.add)
+    place = "_on_failure" if hook == "on_failure" else hook
+    real, num_errors = getattr(program, place), 0
 
-    async def run() -> None:
-        program = Program(tmp_path, failures.add)
-        place = "_on_failure" if hook == "on_failure" else hook
-        real, num_errors = getattr(program, place), 0
+    def fail_twice(*arguments: object) -> object:
+        nonlocal num_errors
+        if program.state is not ProcessState.READY and num_errors < 2:
+            num_errors += 1
+            raise RuntimeError("no idea")
+        return real(*arguments)
 
-        def fail_twice(*arguments: object) -> object:
-            nonlocal num_errors
-            if program.state is not ProcessState.READY and num_errors < 2:
-                num_errors += 1
-                raise RuntimeError("no idea")
-            return real(*arguments)
-
-        async with started(program) as pid:
-            monkeypatch.setattr(program, place, fail_twice)
-            if hook == "start_error":
-                monkeypatch.setattr(program, "python", str(tmp_path / "missing"))
-            os.kill(pid, signal.SIGKILL)
-            await until(lambda: num_errors == 2)
-            program.python = sys.executable
-            await until(lambda: program.is_serving)
-            assert program.pid != pid
-            assert not is_running(pid)
-            said = "E2100 TritonUnknownError: Unknown error: the program could not be replaced"
-            assert f"{said} (RuntimeError: no idea)" in "\n".join(program.lines)
-
-    asyncio.run(run())
+    async with started(program) as pid:
+        monkeypatch.setattr(program, place, fail_twice)
+        if hook == "start_error":
+            monkeypatch.setattr(program, "python", str(tmp_path / "missing"))
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: num_errors == 2)
+        program.python = sys.executable
+        await until(lambda: program.is_serving)
+        assert program.pid != pid
+        assert not is_running(pid)
+        said = "E2100 TritonUnknownError: Unknown error: the program could not be replaced"
+        assert f"{said} (RuntimeError: no idea)" in "\n".join(program.lines)
 
 
 def test_a_failure_that_can_not_be_reported_counts() -> None:
@@ -379,50 +348,40 @@ def test_a_failure_that_can_not_be_reported_counts() -> None:
     assert "KeyError: 'started_s'" in lines[0]
 
 
-def test_after_too_many_failures_it_stays_down_and_the_runner_is_told(tmp_path: Path) -> None:
-    async def run() -> None:
-        unrecoverable = asyncio.Event()
-        lines: list[str] = []
-        log = FailureLog(str, 2, 600, lines.append, unrecoverable)
-        program = Program(tmp_path, log.add)
-        async with started(program) as pid:
-            os.kill(pid, signal.SIGKILL)
-            await until(lambda: program.restarts == 1 and program.is_serving)
-            assert not unrecoverable.is_set()
-            assert program.pid is not None
-            os.kill(program.pid, signal.SIGKILL)
-            await asyncio.wait_for(unrecoverable.wait(), DEADLINE_S)
-            await until(lambda: "failed too often" in (program.down_reason or ""))
-            assert program.state is ProcessState.DOWN
-            assert program.pid is None
-
-    asyncio.run(run())
+async def test_after_too_many_failures_it_stays_down_and_the_runner_is_told(tmp_path: Path) -> None:
+    unrecoverable = asyncio.Event()
+    lines: list[str] = []
+    log = FailureLog(str, 2, 600, lines.append, unrecoverable)
+    program = Program(tmp_path, log.add)
+    async with started(program) as pid:
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: program.restarts == 1 and program.is_serving)
+        assert not unrecoverable.is_set()
+        assert program.pid is not None
+        os.kill(program.pid, signal.SIGKILL)
+        await asyncio.wait_for(unrecoverable.wait(), DEADLINE_S)
+        await until(lambda: "failed too often" in (program.down_reason or ""))
+        assert program.state is ProcessState.DOWN
+        assert program.pid is None
 
 
-def test_a_kill_for_a_reason_of_its_own_is_a_failure_too(tmp_path: Path) -> None:
+async def test_a_kill_for_a_reason_of_its_own_is_a_failure_too(tmp_path: Path) -> None:
     failures = Failures()
-
-    async def run() -> None:
-        program = Program(tmp_path, failures.add)
-        async with started(program) as pid:
-            program.kill("its engine is lost")
-            await until(lambda: program.restarts == 1 and program.is_serving)
-            assert not is_running(pid)
-
-    asyncio.run(run())
+    program = Program(tmp_path, failures.add)
+    async with started(program) as pid:
+        program.kill("its engine is lost")
+        await until(lambda: program.restarts == 1 and program.is_serving)
+        assert not is_running(pid)
     assert [failure.reason for failure in failures] == ["its engine is lost"]
 
 
-def test_kill_now_ends_all_at_once_from_any_thread(tmp_path: Path) -> None:
-    async def run() -> None:
-        program = Program(tmp_path, lambda failure: True, has_child=True)
-        async with started(program) as pid:
-            await until(lambda: len(program._processes) == 2)
-            pids = [pid, *program._processes]
-            await asyncio.to_thread(program.kill_now)
-            await until(lambda: not any(map(is_running, pids)))
-
-    asyncio.run(run())
+async def test_kill_now_ends_all_at_once_from_any_thread(tmp_path: Path) -> None:
+    program = Program(tmp_path, lambda failure: True, has_child=True)
+    async with started(program) as pid:
+        await until(lambda: len(program._processes) == 2)
+        pids = [pid, *program._processes]
+        await asyncio.to_thread(program.kill_now)
+        await until(lambda: not any(map(is_running, pids)))
 
 
 def test_a_cancellation_is_heard_in_the_step_in_which_the_wait_ends() -> None:
@@ -443,28 +402,24 @@ def test_a_cancellation_is_heard_in_the_step_in_which_the_wait_ends() -> None:
     assert not asked[-1]
 
 
-def test_what_clients_may_end_is_started_again_as_often_as_they_do(
+async def test_what_clients_may_end_is_started_again_as_often_as_they_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only its starts that fail count."""
     monkeypatch.setattr(failures_module, "BACKOFF_S", (0.01,))
-
-    async def run() -> None:
-        unrecoverable = asyncio.Event()
-        log = FailureLog(str, 2, 600, lambda line: None, unrecoverable)
-        program = Program(tmp_path, log.add, is_exposed=True)
-        async with started(program):
-            for number in range(4):
-                assert program.pid is not None
-                os.kill(program.pid, signal.SIGKILL)
-                await until(lambda number=number: program.restarts == number + 1 and program.is_serving)  # type: ignore[misc]
-            assert not unrecoverable.is_set()
-            program.python = "/no/such/python"
+    unrecoverable = asyncio.Event()
+    log = FailureLog(str, 2, 600, lambda line: None, unrecoverable)
+    program = Program(tmp_path, log.add, is_exposed=True)
+    async with started(program):
+        for number in range(4):
             assert program.pid is not None
             os.kill(program.pid, signal.SIGKILL)
-            await asyncio.wait_for(unrecoverable.wait(), DEADLINE_S)
-
-    asyncio.run(run())
+            await until(lambda number=number: program.restarts == number + 1 and program.is_serving)  # type: ignore[misc]
+        assert not unrecoverable.is_set()
+        program.python = "/no/such/python"
+        assert program.pid is not None
+        os.kill(program.pid, signal.SIGKILL)
+        await asyncio.wait_for(unrecoverable.wait(), DEADLINE_S)
 
 
 def test_a_process_that_fails_soon_after_each_start_is_started_later_each_time() -> None:

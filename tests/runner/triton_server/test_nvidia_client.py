@@ -91,62 +91,52 @@ async def error_of(work: Awaitable[Any]) -> CodedError:
 
 
 @pytest.mark.parametrize("model", [MODEL, "whole"])
-def test_nvidias_backend_is_asked_in_its_own_types(nvidia: NvidiaTriton, model: str) -> None:
-    async def work() -> None:
-        async with connected(nvidia.port, model) as client:
-            output = await read(client, Submit(0, IDS, 5, end_id=0, pad_id=0, sampling=Sampling(seed=1)))
-            assert (output.tokens, output.finish_reason) == ([71, 72, 73, 71, 72], "length")
-            output = await read(client, Submit(0, IDS, 5, end_id=73))
-            assert (output.tokens, output.finish_reason) == ([71, 72], "end")
-            slow = client.generate(Submit(0, IDS, 30))
-            tokens = (await anext(slow)).tokens
-            await until(lambda: nvidia.counts()[0] == 0)  # All is sent before more is read.
-            assert tokens + [token async for output in slow for token in output.tokens] == IDS * 10
-            # The API's other requests go on beside those that are refused.
-            refused = Submit(0, IDS, 5, sampling=Sampling(top_k=3))
-            error = await error_of(read(client, refused))
-            assert isinstance(error, UnsupportedArgument)
-            assert error.facts["name"] == "runtime_top_k"
-            error = await error_of(read(client, Submit(0, IDS * 200, 5)))
-            assert isinstance(error, PromptTooLong)
-            assert error.facts["max_input_tokens"] == 500
-            error = await error_of(read(client, Submit(0, IDS, 0)))
-            assert isinstance(error, ExternalTritonUnavailable)
-            assert "ended the request without a token); send the request again" in error.sentence
-            assert (await read(client, Submit(0, IDS, 1))).tokens == IDS[:1]
-
-    asyncio.run(work())
+async def test_nvidias_backend_is_asked_in_its_own_types(nvidia: NvidiaTriton, model: str) -> None:
+    async with connected(nvidia.port, model) as client:
+        output = await read(client, Submit(0, IDS, 5, end_id=0, pad_id=0, sampling=Sampling(seed=1)))
+        assert (output.tokens, output.finish_reason) == ([71, 72, 73, 71, 72], "length")
+        output = await read(client, Submit(0, IDS, 5, end_id=73))
+        assert (output.tokens, output.finish_reason) == ([71, 72], "end")
+        slow = client.generate(Submit(0, IDS, 30))
+        tokens = (await anext(slow)).tokens
+        await until(lambda: nvidia.counts()[0] == 0)  # All is sent before more is read.
+        assert tokens + [token async for output in slow for token in output.tokens] == IDS * 10
+        # The API's other requests go on beside those that are refused.
+        refused = Submit(0, IDS, 5, sampling=Sampling(top_k=3))
+        error = await error_of(read(client, refused))
+        assert isinstance(error, UnsupportedArgument)
+        assert error.facts["name"] == "runtime_top_k"
+        error = await error_of(read(client, Submit(0, IDS * 200, 5)))
+        assert isinstance(error, PromptTooLong)
+        assert error.facts["max_input_tokens"] == 500
+        error = await error_of(read(client, Submit(0, IDS, 0)))
+        assert isinstance(error, ExternalTritonUnavailable)
+        assert "ended the request without a token); send the request again" in error.sentence
+        assert (await read(client, Submit(0, IDS, 1))).tokens == IDS[:1]
 
 
-def test_our_own_triton_serves_as_well(triton: TritonUnderTest) -> None:
-    async def work() -> None:
-        async with connected(triton.grpc_port) as client:
-            output = await read(client, Submit(0, IDS, 5, end_id=0, pad_id=0, caller_id="mine"))
-            assert (output.tokens, output.finish_reason) == ([71, 72, 73, 71, 72], "length")
-
-    asyncio.run(work())
+async def test_our_own_triton_serves_as_well(triton: TritonUnderTest) -> None:
+    async with connected(triton.grpc_port) as client:
+        output = await read(client, Submit(0, IDS, 5, end_id=0, pad_id=0, caller_id="mine"))
+        assert (output.tokens, output.finish_reason) == ([71, 72, 73, 71, 72], "length")
 
 
 @pytest.mark.parametrize("sampling", [SLOW, Sampling(temperature=0.001)], ids=["before", "after"])
-def test_a_client_that_leaves_frees_the_sequence_before_and_after_its_first_token(
+async def test_a_client_that_leaves_frees_the_sequence_before_and_after_its_first_token(
     nvidia: NvidiaTriton, sampling: Sampling
 ) -> None:
     _, cancelled = nvidia.counts()
-
-    async def work() -> None:
-        async with connected(nvidia.port) as client:
-            outputs = client.generate(Submit(0, IDS, 100_000, sampling=sampling))
-            waiting = asyncio.ensure_future(anext(outputs))
-            if sampling is SLOW:
-                await until(lambda: nvidia.counts()[0] == 1)
-            else:
-                await waiting
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            await outputs.aclose()
-            await until(lambda: nvidia.counts() == (0, cancelled + 1))
-
-    asyncio.run(work())
+    async with connected(nvidia.port) as client:
+        outputs = client.generate(Submit(0, IDS, 100_000, sampling=sampling))
+        waiting = asyncio.ensure_future(anext(outputs))
+        if sampling is SLOW:
+            await until(lambda: nvidia.counts()[0] == 1)
+        else:
+            await waiting
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await outputs.aclose()
+        await until(lambda: nvidia.counts() == (0, cancelled + 1))
 
 
 @pytest.mark.parametrize(
@@ -188,38 +178,28 @@ def test_an_answer_that_is_malformed_is_a_coded_error_that_quotes_little_of_it()
     assert _read(odd.SerializeToString()).tokens == [5]
 
 
-def test_our_own_triton_is_unavailable_with_e2105_and_a_triton_makes_no_embeddings() -> None:
+async def test_our_own_triton_is_unavailable_with_e2105_and_a_triton_makes_no_embeddings() -> None:
     (port,) = free_ports(1)
     address = TritonAddress(host=HOST, port=port, model=MODEL, is_external=False)
-
-    async def work() -> None:
-        async with NvidiaClient(address, 60) as client:
-            assert not await client.is_answering()
-            assert isinstance(await error_of(read(client, Submit(0, IDS, 5))), TritonUnavailable)
-            assert (await error_of(read(client, Submit(0, IDS, 0, embeds=True)))).code == "E1011"
-
-    asyncio.run(work())
+    async with NvidiaClient(address, 60) as client:
+        assert not await client.is_answering()
+        assert isinstance(await error_of(read(client, Submit(0, IDS, 5))), TritonUnavailable)
+        assert (await error_of(read(client, Submit(0, IDS, 0, embeds=True)))).code == "E1011"
 
 
-def test_a_client_that_ends_all_ends_what_waits(nvidia: NvidiaTriton) -> None:
-    async def work() -> None:
-        async with connected(nvidia.port) as client:
-            waiting = asyncio.ensure_future(read(client, Submit(0, IDS, 5, sampling=SLOW)))
-            await until(lambda: nvidia.counts()[0] == 1)
-            client.end_all()
-            assert isinstance(await error_of(waiting), ExternalTritonUnavailable)
-            await until(lambda: nvidia.counts()[0] == 0)
-
-    asyncio.run(work())
+async def test_a_client_that_ends_all_ends_what_waits(nvidia: NvidiaTriton) -> None:
+    async with connected(nvidia.port) as client:
+        waiting = asyncio.ensure_future(read(client, Submit(0, IDS, 5, sampling=SLOW)))
+        await until(lambda: nvidia.counts()[0] == 1)
+        client.end_all()
+        assert isinstance(await error_of(waiting), ExternalTritonUnavailable)
+        await until(lambda: nvidia.counts()[0] == 0)
 
 
-def test_a_triton_that_is_silent_is_e2101_and_its_sequence_is_freed(nvidia: NvidiaTriton) -> None:
-    async def work() -> None:
-        async with connected(nvidia.port, timeout_s=0.3) as client:
-            error = await error_of(read(client, Submit(0, IDS, 5, sampling=SLOW)))
-            assert isinstance(error, TritonTimeout)
-
-    asyncio.run(work())
+async def test_a_triton_that_is_silent_is_e2101_and_its_sequence_is_freed(nvidia: NvidiaTriton) -> None:
+    async with connected(nvidia.port, timeout_s=0.3) as client:
+        error = await error_of(read(client, Submit(0, IDS, 5, sampling=SLOW)))
+        assert isinstance(error, TritonTimeout)
     wait_until(lambda: nvidia.counts()[0] == 0)
 
 

@@ -13,7 +13,7 @@ from runner.triton_server.front.http.application import Application
 from tests.fuzz.front_connections import UnreachableTriton
 from tests.fuzz.triton_standin import StandInTriton, stand_in
 from tests.hostile import chunked, request
-from tests.runner.http.client import MAX_BODY_BYTES, Client, run, settle
+from tests.runner.http.client import MAX_BODY_BYTES, Client, settle
 
 GENERATE = "/v2/models/tensorrt_llm/generate"
 
@@ -43,48 +43,39 @@ class Front(Client):
         self.triton.calls[0].on_message(message.SerializeToString())
 
 
-def test_of_a_request_that_triton_has_only_that_is_held() -> None:
-    async def work() -> None:
-        front = Front()
-        await front.send(request(GENERATE, b"{" + b" " * 3000 + b"}"))
-        held = front.inferences.budget.held_bytes
-        assert held == len(front.triton.calls[0].sent[0]) < 1000
-        assert front.registry._buffered_bytes == 0
-        front.transport.lose()
-        await settle()
-        front.triton.finish(front.triton.calls[0])
-        assert (front.inferences.running, front.inferences.budget.held_bytes) == (0, 0)
-
-    run(work)
+async def test_of_a_request_that_triton_has_only_that_is_held() -> None:
+    front = Front()
+    await front.send(request(GENERATE, b"{" + b" " * 3000 + b"}"))
+    held = front.inferences.budget.held_bytes
+    assert held == len(front.triton.calls[0].sent[0]) < 1000
+    assert front.registry._buffered_bytes == 0
+    front.transport.lose()
+    await settle()
+    front.triton.finish(front.triton.calls[0])
+    assert (front.inferences.running, front.inferences.budget.held_bytes) == (0, 0)
 
 
-def test_an_answer_that_can_not_be_written_as_json_is_an_error_of_its_own() -> None:
-    async def work() -> None:
-        front = Front()
-        await front.send(request(GENERATE, b"{}"))
-        front.respond("BF16")
-        front.triton.finish(front.triton.calls[0])
-        await settle()
-        assert front.statuses() == [500]
-        assert not front.transport.is_closing()
-
-    run(work)
+async def test_an_answer_that_can_not_be_written_as_json_is_an_error_of_its_own() -> None:
+    front = Front()
+    await front.send(request(GENERATE, b"{}"))
+    front.respond("BF16")
+    front.triton.finish(front.triton.calls[0])
+    await settle()
+    assert front.statuses() == [500]
+    assert not front.transport.is_closing()
 
 
-def test_a_client_that_reads_nothing_is_disconnected() -> None:
-    async def work() -> None:
-        front = Front()
-        await front.send(request(f"{GENERATE}_stream", b"{}"))
-        front.transport.is_read = False
-        for _ in range(30_000):
-            if not front.transport.is_lost:
-                front.respond()
-                await asyncio.sleep(0)
-        assert front.transport.is_lost
-        await settle()
-        assert front.triton.calls[0].is_ignored
-
-    run(work)
+async def test_a_client_that_reads_nothing_is_disconnected() -> None:
+    front = Front()
+    await front.send(request(f"{GENERATE}_stream", b"{}"))
+    front.transport.is_read = False
+    for _ in range(30_000):
+        if not front.transport.is_lost:
+            front.respond()
+            await asyncio.sleep(0)
+    assert front.transport.is_lost
+    await settle()
+    assert front.triton.calls[0].is_ignored
 
 
 @pytest.mark.parametrize(
@@ -97,36 +88,27 @@ def test_a_client_that_reads_nothing_is_disconnected() -> None:
         (b"GET / HTTP/1.1\r\nX: " + b"a" * 60_000, 431),
     ],
 )
-def test_a_request_that_is_too_large_is_refused(data: bytes, status: int) -> None:
-    async def work() -> None:
-        front = Front()
-        answer = await front.send(data)
-        assert front.statuses() == [status]
-        assert b"E1110" in answer
-        assert front.triton.calls == []
-
-    run(work)
+async def test_a_request_that_is_too_large_is_refused(data: bytes, status: int) -> None:
+    front = Front()
+    answer = await front.send(data)
+    assert front.statuses() == [status]
+    assert b"E1110" in answer
+    assert front.triton.calls == []
 
 
-def test_a_key_is_checked_before_the_body_is_received() -> None:
-    async def work() -> None:
-        front = Front("the-key")
-        head = request(GENERATE, b"{}", "Expect: 100-continue")[:-2]
-        await front.send(head)
-        assert front.statuses() == [401]
-        assert front.transport.is_closing()  # The body may follow or not.
-
-    run(work)
+async def test_a_key_is_checked_before_the_body_is_received() -> None:
+    front = Front("the-key")
+    head = request(GENERATE, b"{}", "Expect: 100-continue")[:-2]
+    await front.send(head)
+    assert front.statuses() == [401]
+    assert front.transport.is_closing()  # The body may follow or not.
 
 
-def test_a_stream_ends_with_the_error_of_its_inference() -> None:
-    async def work() -> None:
-        front = Front()
-        await front.send(request(f"{GENERATE}_stream", b"{}"))
-        front.respond()
-        front.triton.disconnect()
-        await settle()
-        assert front.statuses() == [200]
-        assert b'data: {"error":"Triton has ended"}\n\n\r\n0\r\n\r\n' in front.transport.sent
-
-    run(work)
+async def test_a_stream_ends_with_the_error_of_its_inference() -> None:
+    front = Front()
+    await front.send(request(f"{GENERATE}_stream", b"{}"))
+    front.respond()
+    front.triton.disconnect()
+    await settle()
+    assert front.statuses() == [200]
+    assert b'data: {"error":"Triton has ended"}\n\n\r\n0\r\n\r\n' in front.transport.sent

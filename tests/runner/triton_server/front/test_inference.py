@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -67,10 +66,6 @@ def stops(triton: StandInTriton) -> list[tuple[str, str]]:
         for name in names
         if name in each.parameters
     ]
-
-
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(work())
 
 
 def test_a_request_gets_our_parameters_and_none_of_the_client() -> None:
@@ -240,68 +235,59 @@ def test_data_of_the_size_of_its_shape_is_sent(datatype: str, shape: list[int], 
     assert len(triton.calls) == 1
 
 
-def test_calls_of_an_earlier_front_are_stopped_once_triton_is_connected() -> None:
-    async def work() -> None:
-        triton, inferences = stand_in()
-        triton.is_up = triton.is_reachable = False
-        with pytest.raises(TritonUnavailable):
-            await inferences.connect()
-        triton.is_reachable = True
-        for _ in range(2):
-            await inferences.connect()
-        assert [kind for kind, _ in stops(triton)] == [ONLY_FRONT]
-
-    run(work)
+async def test_calls_of_an_earlier_front_are_stopped_once_triton_is_connected() -> None:
+    triton, inferences = stand_in()
+    triton.is_up = triton.is_reachable = False
+    with pytest.raises(TritonUnavailable):
+        await inferences.connect()
+    triton.is_reachable = True
+    for _ in range(2):
+        await inferences.connect()
+    assert [kind for kind, _ in stops(triton)] == [ONLY_FRONT]
 
 
 # The client of Triton
 
 
-def test_triton_that_is_not_there_is_unavailable_and_then_connected() -> None:
-    async def work() -> None:
-        (port,) = free_ports(1)
-        triton = Triton(port)
+async def test_triton_that_is_not_there_is_unavailable_and_then_connected() -> None:
+    (port,) = free_ports(1)
+    triton = Triton(port)
+    with pytest.raises(TritonUnavailable, match="E2105"):
+        await triton.connect()
+    with pytest.raises(TritonUnavailable, match="E2105"):
+        triton.begin("ModelInfer", [], print, print)
+    closed = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(24)
+        writer.close()
+        closed.set()
+
+    async with await asyncio.start_server(accept, "127.0.0.1", port):
+        await triton.connect()
         with pytest.raises(TritonUnavailable, match="E2105"):
-            await triton.connect()
-        with pytest.raises(TritonUnavailable, match="E2105"):
-            triton.begin("ModelInfer", [], print, print)
-        closed = asyncio.Event()
-
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(24)
-            writer.close()
-            closed.set()
-
-        async with await asyncio.start_server(accept, "127.0.0.1", port):
-            await triton.connect()
-            with pytest.raises(TritonUnavailable, match="E2105"):
-                await triton.ask("ModelConfig", b"")
-            await closed.wait()
-            assert not triton.is_connected
-
-    run(work)
+            await triton.ask("ModelConfig", b"")
+        await closed.wait()
+        assert not triton.is_connected
 
 
 @pytest.mark.parametrize("status", [OK, INTERNAL, UNAVAILABLE])
-def test_a_question_has_one_answer_or_an_error(status: int) -> None:
-    async def work() -> None:
-        server = Server()
-        triton = Triton(0)
-        triton._connection = server.connection
-        task = asyncio.create_task(triton.ask("ModelConfig", b"asked"))
-        await asyncio.sleep(0)
-        server.exchange()
-        assert server.data_of(1) == prefixed(b"asked")
-        server.h2.send_headers(1, HEAD)
-        if status == OK:
-            server.h2.send_data(1, prefixed(b"answer"))
-        server.h2.send_headers(1, [("grpc-status", str(status)), ("grpc-message", "why")], end_stream=True)
-        server.exchange()
-        if status == OK:
-            assert await task == b"answer"
-        else:
-            error = TritonUnavailable if status == UNAVAILABLE else RefusedByTriton
-            with pytest.raises(error):
-                await task
-
-    run(work)
+async def test_a_question_has_one_answer_or_an_error(status: int) -> None:
+    server = Server()
+    triton = Triton(0)
+    triton._connection = server.connection
+    task = asyncio.create_task(triton.ask("ModelConfig", b"asked"))
+    await asyncio.sleep(0)
+    server.exchange()
+    assert server.data_of(1) == prefixed(b"asked")
+    server.h2.send_headers(1, HEAD)
+    if status == OK:
+        server.h2.send_data(1, prefixed(b"answer"))
+    server.h2.send_headers(1, [("grpc-status", str(status)), ("grpc-message", "why")], end_stream=True)
+    server.exchange()
+    if status == OK:
+        assert await task == b"answer"
+    else:
+        error = TritonUnavailable if status == UNAVAILABLE else RefusedByTriton
+        with pytest.raises(error):
+            await task

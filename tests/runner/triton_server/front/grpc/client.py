@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -130,10 +129,6 @@ class Client:
         return self.transport.is_closing() or any(
             isinstance(each, ConnectionTerminated) for each in self.events
         )
-
-
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(work())
 
 
 def prefixed(*messages: bytes) -> bytes:

@@ -35,7 +35,6 @@ from tests.runner.triton_server.front.grpc.client import (
     MAX_BODY_BYTES,
     RESOURCE_EXHAUSTED,
     Client,
-    run,
 )
 from tests.runner.triton_server.transport import Transport, check_freed_when_lost
 
@@ -58,36 +57,30 @@ FLOODS: dict[str, list[Frame]] = {
 
 
 @pytest.mark.parametrize("frames", FLOODS.values(), ids=FLOODS)
-def test_floods_close_the_connection(frames: list[Frame]) -> None:
-    async def work() -> None:
-        client = Client()
-        await client.open()
-        client.connection._since_s = math.inf
-        for at in range(0, len(frames), 100):
-            if not client.is_closed:
-                await client.feed_frames(frames[at : at + 100])
-        assert client.transport.is_closing()
-        assert len(client.transport.sent) < 200_000
-
-    run(work)
+async def test_floods_close_the_connection(frames: list[Frame]) -> None:
+    client = Client()
+    await client.open()
+    client.connection._since_s = math.inf
+    for at in range(0, len(frames), 100):
+        if not client.is_closed:
+            await client.feed_frames(frames[at : at + 100])
+    assert client.transport.is_closing()
+    assert len(client.transport.sent) < 200_000
 
 
 @pytest.mark.parametrize("size", [0, 1, 100])
-def test_data_in_tiny_frames_closes_the_connection(size: int) -> None:
-    async def work() -> None:
-        client = Client()
-        await client.open()
-        client.connection._since_s = math.inf
-        stream_id = client.begin("ModelInfer")
-        client.h2.send_data(stream_id, struct.pack(">BI", 0, MAX_BODY_BYTES))
-        await client.flush()
-        for _ in range(30):
-            if not client.is_closed:
-                await client.feed_frames([DataFrame(stream_id, b"a" * size)] * 100)
-        assert client.transport.is_closing()
-        assert client.budget.held_bytes == len(client.server.open) == 0
-
-    run(work)
+async def test_data_in_tiny_frames_closes_the_connection(size: int) -> None:
+    client = Client()
+    await client.open()
+    client.connection._since_s = math.inf
+    stream_id = client.begin("ModelInfer")
+    client.h2.send_data(stream_id, struct.pack(">BI", 0, MAX_BODY_BYTES))
+    await client.flush()
+    for _ in range(30):
+        if not client.is_closed:
+            await client.feed_frames([DataFrame(stream_id, b"a" * size)] * 100)
+    assert client.transport.is_closing()
+    assert client.budget.held_bytes == len(client.server.open) == 0
 
 
 REFUSED: dict[str, Callable[[Client], None]] = {
@@ -99,215 +92,177 @@ REFUSED: dict[str, Callable[[Client], None]] = {
 
 
 @pytest.mark.parametrize("send", REFUSED.values(), ids=REFUSED)
-def test_requests_that_are_refused_are_processed_in_turn_and_then_close_the_connection(
+async def test_requests_that_are_refused_are_processed_in_turn_and_then_close_the_connection(
     send: Callable[[Client], None],
 ) -> None:
-    async def work() -> None:
-        client = Client(inferences=stand_in()[1])
-        await client.open()
-        client.connection._since_s = math.inf  # All happens within one second.
-        send(client)
-        client.transport.feed(client.h2.data_to_send())
-        assert client.connection._refusals <= 2 * _MAX_MESSAGES
-        await client.feed(b"")
-        for _ in range(1100):
-            if not client.is_closed:
-                send(client)
-                await client.flush()
-        assert client.transport.is_closing()
-        (end,) = (each for each in client.events if isinstance(each, ConnectionTerminated))
-        assert end.error_code == ErrorCodes.ENHANCE_YOUR_CALM
-        assert client.budget.held_bytes == len(client.server.open) == 0
-
-    run(work)
+    client = Client(inferences=stand_in()[1])
+    await client.open()
+    client.connection._since_s = math.inf  # All happens within one second.
+    send(client)
+    client.transport.feed(client.h2.data_to_send())
+    assert client.connection._refusals <= 2 * _MAX_MESSAGES
+    await client.feed(b"")
+    for _ in range(1100):
+        if not client.is_closed:
+            send(client)
+            await client.flush()
+    assert client.transport.is_closing()
+    (end,) = (each for each in client.events if isinstance(each, ConnectionTerminated))
+    assert end.error_code == ErrorCodes.ENHANCE_YOUR_CALM
+    assert client.budget.held_bytes == len(client.server.open) == 0
 
 
-def test_requests_without_a_place_close_no_connection() -> None:
+async def test_requests_without_a_place_close_no_connection() -> None:
     """It is no fault of their client."""
-
-    async def work() -> None:
-        client = Client(inferences=stand_in()[1])
-        client.inferences.running = client.inferences.max_requests
-        await client.open()
-        client.connection._since_s = math.inf
-        for _ in range(1200):
-            client.begin("ModelStreamInfer")
-            if not client.is_closed:
-                await client.flush()
-        assert not client.is_closed
-
-    run(work)
+    client = Client(inferences=stand_in()[1])
+    client.inferences.running = client.inferences.max_requests
+    await client.open()
+    client.connection._since_s = math.inf
+    for _ in range(1200):
+        client.begin("ModelStreamInfer")
+        if not client.is_closed:
+            await client.flush()
+    assert not client.is_closed
 
 
-def test_only_so_many_connections_are_read_in_a_step_of_the_event_loop(
+async def test_only_so_many_connections_are_read_in_a_step_of_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def work() -> None:
-        monkeypatch.setattr(turns_module, "_STEP_S", 0.0)
-        client = Client()
-        client.h2.initiate_connection()
-        stream_id = client.begin("ServerReady")
-        client.h2.send_data(stream_id, EMPTY, end_stream=True)
-        client.transport.feed(client.h2.data_to_send())
-        assert not client.transport.is_reading()
-        monkeypatch.setattr(turns_module, "_STEP_S", 1.0)
-        await client.feed(b"")
-        assert client.trailers(stream_id)["grpc-status"] == "0"
-
-    run(work)
+    monkeypatch.setattr(turns_module, "_STEP_S", 0.0)
+    client = Client()
+    client.h2.initiate_connection()
+    stream_id = client.begin("ServerReady")
+    client.h2.send_data(stream_id, EMPTY, end_stream=True)
+    client.transport.feed(client.h2.data_to_send())
+    assert not client.transport.is_reading()
+    monkeypatch.setattr(turns_module, "_STEP_S", 1.0)
+    await client.feed(b"")
+    assert client.trailers(stream_id)["grpc-status"] == "0"
 
 
-def test_frames_that_are_much_work_are_read_in_turn() -> None:
+async def test_frames_that_are_much_work_are_read_in_turn() -> None:
     """Each SETTINGS frame changes the windows of all streams."""
+    client = Client(is_ready=True)
+    client.inferences.max_requests = 1000
+    await client.open()
+    for _ in range(1000):
+        client.begin("ModelStreamInfer")
+    data = client.h2.data_to_send()
+    client.transport.feed(data[:1024])
+    assert len(client.server.open) < 20
+    await client.settle()
+    await client.feed(data[1024:])
+    assert len(client.server.open) == 1000
+    reads: list[int] = []
+    read = client.connection._h2.receive_data
 
-    async def work() -> None:
-        client = Client(is_ready=True)
-        client.inferences.max_requests = 1000
-        await client.open()
-        for _ in range(1000):
-            client.begin("ModelStreamInfer")
-        data = client.h2.data_to_send()
-        client.transport.feed(data[:1024])
-        assert len(client.server.open) < 20
-        await client.settle()
-        await client.feed(data[1024:])
-        assert len(client.server.open) == 1000
-        reads: list[int] = []
-        read = client.connection._h2.receive_data
+    def counted(data: bytes) -> list[Event]:
+        reads.append(len(data))
+        return read(data)
 
-        def counted(data: bytes) -> list[Event]:
-            reads.append(len(data))
-            return read(data)
-
-        client.connection._h2.receive_data = counted  # type: ignore[method-assign, assignment]
-        frames = [SettingsFrame(0, settings={4: 1000 + number % 2}) for number in range(200)]
-        await client.feed_frames(frames)
-        assert sum(reads) == 15 * 200
-        assert max(reads) <= 15 * 16
-        assert not client.is_closed
-
-    run(work)
+    client.connection._h2.receive_data = counted  # type: ignore[method-assign, assignment]
+    frames = [SettingsFrame(0, settings={4: 1000 + number % 2}) for number in range(200)]
+    await client.feed_frames(frames)
+    assert sum(reads) == 15 * 200
+    assert max(reads) <= 15 * 16
+    assert not client.is_closed
 
 
-def test_a_read_may_end_anywhere_in_a_frame() -> None:
-    async def work() -> None:
-        client = Client(is_ready=False)
-        client.h2.initiate_connection()
-        stream_id = client.begin("ServerReady")
+async def test_a_read_may_end_anywhere_in_a_frame() -> None:
+    client = Client(is_ready=False)
+    client.h2.initiate_connection()
+    stream_id = client.begin("ServerReady")
+    client.h2.send_data(stream_id, EMPTY, end_stream=True)
+    for byte in client.h2.data_to_send():
+        await client.feed(bytes([byte]))
+    assert client.trailers(stream_id)["grpc-status"] == "0"
+
+
+async def test_settings_that_nobody_knows_are_not_kept() -> None:
+    client = Client()
+    await client.open()
+    for first, is_closed in ((1000, False), (1000, False), (2000, True)):
+        settings = b"".join(struct.pack(">HI", number, 1) for number in range(first, first + 50))
+        await client.feed(struct.pack(">HBBBI", *divmod(len(settings), 256), 4, 0, 0) + settings)
+        assert client.is_closed == is_closed
+
+
+async def test_a_large_table_of_headers_is_not_used() -> None:
+    client = Client()
+    await client.open()
+    client.h2.decoder.max_allowed_table_size = 1 << 30
+    await client.feed_frames([SettingsFrame(0, settings={1: 1 << 30})])
+    for number in range(50):
+        trailers = await client.call(f"/{'x' * 150}{number}", EMPTY)
+        assert trailers["grpc-message"].endswith(str(number))
+    assert client.connection._h2.encoder.header_table._current_size <= 4096
+    assert not client.is_closed
+
+
+async def test_rapid_resets_close_the_connection() -> None:
+    client = Client(is_ready=True)
+    await client.open()
+    client.connection._since_s = math.inf  # All happens within one second.
+    for _ in range(1100):
+        stream_id = client.begin("ModelStreamInfer")
+        client.h2.reset_stream(stream_id)
+    client.transport.feed(client.h2.data_to_send())
+    await client.settle()
+    assert client.transport.is_closing()
+    assert len(client.server.open) == 0
+
+
+async def test_answers_to_streams_that_are_reset_in_the_same_read_harm_nobody() -> None:
+    client = Client()
+    await client.open()
+    for method in ("ServerReady", "Nothing"):
+        stream_id = client.begin(method)
         client.h2.send_data(stream_id, EMPTY, end_stream=True)
-        for byte in client.h2.data_to_send():
-            await client.feed(bytes([byte]))
-        assert client.trailers(stream_id)["grpc-status"] == "0"
-
-    run(work)
-
-
-def test_settings_that_nobody_knows_are_not_kept() -> None:
-    async def work() -> None:
-        client = Client()
-        await client.open()
-        for first, is_closed in ((1000, False), (1000, False), (2000, True)):
-            settings = b"".join(struct.pack(">HI", number, 1) for number in range(first, first + 50))
-            await client.feed(struct.pack(">HBBBI", *divmod(len(settings), 256), 4, 0, 0) + settings)
-            assert client.is_closed == is_closed
-
-    run(work)
-
-
-def test_a_large_table_of_headers_is_not_used() -> None:
-    async def work() -> None:
-        client = Client()
-        await client.open()
-        client.h2.decoder.max_allowed_table_size = 1 << 30
-        await client.feed_frames([SettingsFrame(0, settings={1: 1 << 30})])
-        for number in range(50):
-            trailers = await client.call(f"/{'x' * 150}{number}", EMPTY)
-            assert trailers["grpc-message"].endswith(str(number))
-        assert client.connection._h2.encoder.header_table._current_size <= 4096
-        assert not client.is_closed
-
-    run(work)
-
-
-def test_rapid_resets_close_the_connection() -> None:
-    async def work() -> None:
-        client = Client(is_ready=True)
-        await client.open()
-        client.connection._since_s = math.inf  # All happens within one second.
-        for _ in range(1100):
-            stream_id = client.begin("ModelStreamInfer")
-            client.h2.reset_stream(stream_id)
-        client.transport.feed(client.h2.data_to_send())
-        await client.settle()
-        assert client.transport.is_closing()
-        assert len(client.server.open) == 0
-
-    run(work)
-
-
-def test_answers_to_streams_that_are_reset_in_the_same_read_harm_nobody() -> None:
-    async def work() -> None:
-        client = Client()
-        await client.open()
-        for method in ("ServerReady", "Nothing"):
-            stream_id = client.begin(method)
-            client.h2.send_data(stream_id, EMPTY, end_stream=True)
-            client.h2.reset_stream(stream_id)
-            await client.flush()
-        assert (await client.call("ServerReady", EMPTY))["grpc-status"] == "0"
-        assert len(client.server.open) == 0
-
-    run(work)
-
-
-def test_ten_thousand_streams_are_bounded_over_all_connections() -> None:
-    async def work() -> None:
-        client = Client(is_ready=True)
-        await client.open()
-        for _ in range(300):
-            client.begin("ModelStreamInfer")
+        client.h2.reset_stream(stream_id)
         await client.flush()
-        assert len(client.server.open) == 200  # Twice the requests that may run.
-        refused = [each for each in client.events if isinstance(each, ResponseReceived)]
-        assert len(refused) == 100
-        assert dict(refused[0].headers)["grpc-status"] == str(RESOURCE_EXHAUSTED)
-        other = Client(inferences=client.inferences)
-        other.connection.server = other.server = client.server
-        client.server.add(other.connection)
-        await other.open()
-        assert "has no message" in (await other.call("ModelInfer", b""))["grpc-message"]
-        assert len(client.server.open) == 199  # One of the client with the most gave way.
-        client.inferences.max_requests = 100_000
-        client.h2.remote_settings.max_concurrent_streams = 5000  # It does not keep to the server's.
-        client.h2.remote_settings.acknowledge()
-        for _ in range(1000):
-            client.begin("ModelStreamInfer")
-        await client.flush()
-        assert client.transport.is_closing()
-        assert len(client.server.open) == 0
-
-    run(work)
+    assert (await client.call("ServerReady", EMPTY))["grpc-status"] == "0"
+    assert len(client.server.open) == 0
 
 
-def test_a_bomb_of_headers_closes_the_connection() -> None:
-    async def work() -> None:
-        client = Client()
-        await client.open()
-        entry = b"\x40\x01a\x7f" + bytes([0x80 | (3900 - 127) % 128, (3900 - 127) // 128]) + b"b" * 3900
-        await client.feed_frames([HeadersFrame(1, data=entry + b"\xbe" * 12_000, flags=["END_HEADERS"])])
-        assert client.transport.is_closing()
+async def test_ten_thousand_streams_are_bounded_over_all_connections() -> None:
+    client = Client(is_ready=True)
+    await client.open()
+    for _ in range(300):
+        client.begin("ModelStreamInfer")
+    await client.flush()
+    assert len(client.server.open) == 200  # Twice the requests that may run.
+    refused = [each for each in client.events if isinstance(each, ResponseReceived)]
+    assert len(refused) == 100
+    assert dict(refused[0].headers)["grpc-status"] == str(RESOURCE_EXHAUSTED)
+    other = Client(inferences=client.inferences)
+    other.connection.server = other.server = client.server
+    client.server.add(other.connection)
+    await other.open()
+    assert "has no message" in (await other.call("ModelInfer", b""))["grpc-message"]
+    assert len(client.server.open) == 199  # One of the client with the most gave way.
+    client.inferences.max_requests = 100_000
+    client.h2.remote_settings.max_concurrent_streams = 5000  # It does not keep to the server's.
+    client.h2.remote_settings.acknowledge()
+    for _ in range(1000):
+        client.begin("ModelStreamInfer")
+    await client.flush()
+    assert client.transport.is_closing()
+    assert len(client.server.open) == 0
 
-    run(work)
+
+async def test_a_bomb_of_headers_closes_the_connection() -> None:
+    client = Client()
+    await client.open()
+    entry = b"\x40\x01a\x7f" + bytes([0x80 | (3900 - 127) % 128, (3900 - 127) // 128]) + b"b" * 3900
+    await client.feed_frames([HeadersFrame(1, data=entry + b"\xbe" * 12_000, flags=["END_HEADERS"])])
+    assert client.transport.is_closing()
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + b"\0" * 100, b"\0" * 50_000])
-def test_what_is_no_http_2_closes_the_connection(data: bytes) -> None:
-    async def work() -> None:
-        client = Client()
-        client.transport.feed(data)
-        assert client.transport.is_closing()
-
-    run(work)
+async def test_what_is_no_http_2_closes_the_connection(data: bytes) -> None:
+    client = Client()
+    client.transport.feed(data)
+    assert client.transport.is_closing()
 
 
 @given(st.binary(max_size=400))
@@ -317,7 +272,7 @@ def test_any_bytes_after_the_preface_raise_nothing(data: bytes) -> None:
         client.h2.initiate_connection()
         client.transport.feed(client.h2.data_to_send() + data)
 
-    run(work)
+    asyncio.run(work())
 
 
 frame_bytes = st.builds(
@@ -341,111 +296,93 @@ def test_any_frames_raise_nothing(frames: list[bytes]) -> None:
         client.transport.close()
         assert len(client.server.open) == 0
 
-    run(work)
+    asyncio.run(work())
 
 
-def test_unread_answers_of_a_client_whose_windows_stay_closed_are_bounded() -> None:
-    async def work() -> None:
-        client = Client()
-        await client.open(window_bytes=0)
-        stream_ids = []
-        for _ in range(2000):
-            if client.is_closed:
-                break
-            stream_ids.append(client.begin("ServerReady"))
-            client.h2.send_data(stream_ids[-1], EMPTY, end_stream=True)
-            await client.flush()
-        assert client.transport.is_closing()
-        assert len(client.server.open) == 0
-
-    run(work)
-
-
-def test_answers_wait_for_their_windows_and_then_arrive() -> None:
-    async def work() -> None:
-        client = Client()
-        await client.open(window_bytes=0)
-        stream_ids = [client.begin("/grpc.health.v1.Health/Check") for _ in range(20)]
-        for each in stream_ids:
-            client.h2.send_data(each, EMPTY, end_stream=True)
+async def test_unread_answers_of_a_client_whose_windows_stay_closed_are_bounded() -> None:
+    client = Client()
+    await client.open(window_bytes=0)
+    stream_ids = []
+    for _ in range(2000):
+        if client.is_closed:
+            break
+        stream_ids.append(client.begin("ServerReady"))
+        client.h2.send_data(stream_ids[-1], EMPTY, end_stream=True)
         await client.flush()
-        assert client.connection.unsent_bytes > 0
-        client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 100})
-        await client.flush()
-        assert all(client.trailers(each)["grpc-status"] == "0" for each in stream_ids)
-        assert client.connection.unsent_bytes == 0
+    assert client.transport.is_closing()
+    assert len(client.server.open) == 0
 
-    run(work)
+
+async def test_answers_wait_for_their_windows_and_then_arrive() -> None:
+    client = Client()
+    await client.open(window_bytes=0)
+    stream_ids = [client.begin("/grpc.health.v1.Health/Check") for _ in range(20)]
+    for each in stream_ids:
+        client.h2.send_data(each, EMPTY, end_stream=True)
+    await client.flush()
+    assert client.connection.unsent_bytes > 0
+    client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 100})
+    await client.flush()
+    assert all(client.trailers(each)["grpc-status"] == "0" for each in stream_ids)
+    assert client.connection.unsent_bytes == 0
 
 
 @pytest.mark.parametrize("frame", [SettingsFrame(0), WindowUpdateFrame(0, window_increment=1)])
-def test_a_read_tries_what_waits_for_windows_once(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        client = Client()
-        await client.open(window_bytes=0)
-        for _ in range(50):
-            client.h2.send_data(client.begin("/grpc.health.v1.Health/Check"), EMPTY, end_stream=True)
-        await client.flush()
-        tried: list[int] = []
+async def test_a_read_tries_what_waits_for_windows_once(
+    frame: Frame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client()
+    await client.open(window_bytes=0)
+    for _ in range(50):
+        client.h2.send_data(client.begin("/grpc.health.v1.Health/Check"), EMPTY, end_stream=True)
+    await client.flush()
+    tried: list[int] = []
 
-        def send_what_fits(stream_id: int, part: object) -> bool:
-            tried.append(stream_id)
-            return False
+    def send_what_fits(stream_id: int, part: object) -> bool:
+        tried.append(stream_id)
+        return False
 
-        monkeypatch.setattr(client.connection, "_send_what_fits", send_what_fits)
-        client.connection.receive(frame.serialize() * 500)
-        assert len(tried) == 50
-
-    run(work)
+    monkeypatch.setattr(client.connection, "_send_what_fits", send_what_fits)
+    client.connection.receive(frame.serialize() * 500)
+    assert len(tried) == 50
 
 
 @pytest.mark.parametrize(
     "frame", [DataFrame(1, b""), WindowUpdateFrame(1, window_increment=1), RstStreamFrame(1, error_code=8)]
 )
-def test_frames_of_a_stream_that_is_closed_are_a_flood(frame: Frame) -> None:
+async def test_frames_of_a_stream_that_is_closed_are_a_flood(frame: Frame) -> None:
     """h2 gives no event for them."""
-
-    async def work() -> None:
-        client = Client()
-        await client.open()
-        client.connection._since_s = math.inf  # All happens within one second.
-        assert client.begin("Nothing") == 1
-        await client.flush()
-        await client.feed_frames([frame] * 500)
-        assert not client.is_closed
-        for _ in range(20):
-            await client.feed_frames([*[frame] * 50, PingFrame(0, b"a" * 8)])
-        assert client.is_closed
-
-    run(work)
+    client = Client()
+    await client.open()
+    client.connection._since_s = math.inf  # All happens within one second.
+    assert client.begin("Nothing") == 1
+    await client.flush()
+    await client.feed_frames([frame] * 500)
+    assert not client.is_closed
+    for _ in range(20):
+        await client.feed_frames([*[frame] * 50, PingFrame(0, b"a" * 8)])
+    assert client.is_closed
 
 
-def test_connections_with_useless_frames_are_read_in_turn() -> None:
-    async def work() -> None:
-        turns = Turns()
-        transports = [Transport(asyncio.BufferedProtocol()) for _ in range(3)]
-        for each in transports:
-            assert turns.after_read(each, 16, 1024) == 2048
-            assert each.is_reading()
-            assert turns.after_read(each, 100, 4096) == 1024
-            assert not each.is_reading()
-        transports[1].abort()
-        await asyncio.sleep(0.2)
-        assert [each.is_reading() for each in transports] == [True, False, True]
-
-    run(work)
+async def test_connections_with_useless_frames_are_read_in_turn() -> None:
+    turns = Turns()
+    transports = [Transport(asyncio.BufferedProtocol()) for _ in range(3)]
+    for each in transports:
+        assert turns.after_read(each, 16, 1024) == 2048
+        assert each.is_reading()
+        assert turns.after_read(each, 100, 4096) == 1024
+        assert not each.is_reading()
+    transports[1].abort()
+    await asyncio.sleep(0.2)
+    assert [each.is_reading() for each in transports] == [True, False, True]
 
 
-def test_headers_that_have_no_end_yet_count_as_held() -> None:
+async def test_headers_that_have_no_end_yet_count_as_held() -> None:
     """Thousands of connections may each keep 48 KiB of them."""
-
-    async def work() -> None:
-        client = Client()
-        await client.open()
-        begin = HeadersFrame(1, b"\x00\x01a\x7f\xa1\x1e" + b"b" * 8000)
-        await client.feed(begin.serialize())
-        assert 8000 < client.budget.held_bytes < 9000
-        await check_freed_when_lost(client)
-        assert client.budget.held_bytes == 0
-
-    asyncio.run(work())
+    client = Client()
+    await client.open()
+    begin = HeadersFrame(1, b"\x00\x01a\x7f\xa1\x1e" + b"b" * 8000)
+    await client.feed(begin.serialize())
+    assert 8000 < client.budget.held_bytes < 9000
+    await check_freed_when_lost(client)
+    assert client.budget.held_bytes == 0
