@@ -29,6 +29,7 @@ from tests.fuzz.bounds import bounded
 from tests.fuzz.choices import Choices
 from tests.fuzz.front_requests import generate_document, infer_body, protobuf
 from tests.fuzz.triton_standin import StandInTriton, stand_in
+from tests.runner.triton_server.transport import Transport
 
 _MAX_BODY_BYTES = 1 << 16
 _INTERNAL_ERROR = b"E2602"
@@ -44,8 +45,8 @@ _LINES = (
     *(b"Inference-Header-Content-Length: -1", b"Transfer-Encoding: chunked", b"x: " + b"y" * 9000),
     *(b"traceparent: 00-\xff\r\n b", b": x", b"Content-Length: 5", b"a: b\0", b"Authorization: Bearer x"),
 )
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-METHOD_PATHS = (
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_METHOD_PATHS = (
     *(b"/inference.GRPCInferenceService/" + name for name in (b"ModelStreamInfer", b"ModelInfer")),
     *(
         b"/inference.GRPCInferenceService/" + name
@@ -57,43 +58,8 @@ _FIELDS = (
     *((b"content-length", b"5"), (b"content-length", b"9" * 5000), (b"X", b"y"), (b"te", b"gzip")),
     *((b"x", b"y" * 5000), (b":path", b"/"), (b"grpc-timeout", b"\xff"), (b"connection", b"close")),
 )
-DATA, HEADERS, RESET, SETTINGS, _PING, GOAWAY, _WINDOW, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
-_END_STREAM, END_HEADERS = 1, 4
-
-
-class Transport(asyncio.Transport):
-    """A transport to a client that reads, or not."""
-
-    def __init__(self, *, is_read: bool) -> None:
-        super().__init__()
-        self._is_read = is_read
-        self._is_closing = False
-        self.is_paused = False
-        self.written = bytearray()
-        self.max_size = 0
-        """Bytes of one read, set by the connection."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def get_write_buffer_size(self) -> int:
-        return 0 if self._is_read else len(self.written)
-
-    def is_closing(self) -> bool:
-        return self._is_closing
-
-    def close(self) -> None:
-        self._is_closing = True
-
-    abort = close
-
-    def write_eof(self) -> None: ...
-
-    def pause_reading(self) -> None:
-        self.is_paused = True
-
-    def resume_reading(self) -> None:
-        self.is_paused = False
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+_END_STREAM, _END_HEADERS = 1, 4
 
 
 class UnreachableTriton(TritonHTTP):
@@ -125,7 +91,7 @@ def front_grpc(data: bytes) -> None:
 async def _http(choices: Choices) -> None:
     triton, inferences = stand_in()
     is_managed, keys = choices.flag(), APIKeys(choices.of(((), ("key",))))
-    connection = http_connection(inferences, keys, is_managed=is_managed)
+    connection = _http_connection(inferences, keys, is_managed=is_managed)
     connections = connection.registry
     sent = b"".join(_http_request(choices) for _ in range(1 + choices.below(3)))
     written = await _converse(connection, _cut(choices, sent), triton, choices)
@@ -136,7 +102,7 @@ async def _http(choices: Choices) -> None:
     assert (inferences.running, inferences.budget.held_bytes) == (0, 0)
 
 
-def http_connection(inferences: Inferences, keys: APIKeys, *, is_managed: bool) -> HTTPConnection:
+def _http_connection(inferences: Inferences, keys: APIKeys, *, is_managed: bool) -> HTTPConnection:
     application = Application(
         inferences,
         UnreachableTriton(),
@@ -183,34 +149,29 @@ async def _converse(
     """Give the connection what its client sends, read by read; returns what the client gets."""
     failures: list[dict[str, Any]] = []
     _loop().set_exception_handler(lambda loop, context: failures.append(context))
-    transport = Transport(is_read=choices.below(8) != 1)
+    is_read = choices.below(8) != 1
     triton.is_up, triton.is_reachable = choices.below(4) != 1, choices.below(8) != 1
     with bounded(sum(map(len, reads))):
-        connection.connection_made(transport)
+        transport = Transport(connection, is_read=is_read)
         for read in reads:
             rest = read
             for _ in range(20):
                 if not rest or transport.is_closing():
                     break
-                if not transport.is_paused and isinstance(connection, HTTPConnection):
-                    connection.data_received(rest[: transport.max_size])
-                    rest = rest[transport.max_size :]
-                elif not transport.is_paused:
-                    buffer = connection.get_buffer(-1)
-                    size = min(len(rest), len(buffer))
-                    buffer[:size], rest = rest[:size], rest[size:]
-                    connection.buffer_updated(size)
+                if transport.is_reading():
+                    rest = transport.feed_once(rest)
                 await asyncio.sleep(0)
                 triton.answer(choices)
                 await asyncio.sleep(0)
         if choices.below(8) == 1:
             triton.disconnect()
-        connection.connection_lost(None)
+        if not transport.is_lost:
+            transport.lose()
         for _ in range(4):
             await asyncio.sleep(0)
     assert not failures, failures
-    assert _INTERNAL_ERROR not in transport.written
-    return bytes(transport.written)
+    assert _INTERNAL_ERROR not in transport.sent
+    return bytes(transport.sent)
 
 
 def _cut(choices: Choices, sent: bytes) -> list[bytes]:
@@ -242,8 +203,8 @@ def _http_request(choices: Choices) -> bytes:
 
 def _reads(choices: Choices) -> Iterator[bytes]:
     """Yield what a client of gRPC sends: frames, some together."""
-    read = PREFACE if choices.below(16) != 1 else choices.bytes(30)
-    read += frame(SETTINGS, 0, 0, choices.of((b"", b"", b"", b"\0\4\0\0\0\0", b"\0\4\xff\xff\xff\xff")))
+    read = _PREFACE if choices.below(16) != 1 else choices.bytes(30)
+    read += _frame(_SETTINGS, 0, 0, choices.of((b"", b"", b"", b"\0\4\0\0\0\0", b"\0\4\xff\xff\xff\xff")))
     encoder = Encoder()
     next_id = 1
     for _ in range(1 + choices.below(6)):
@@ -255,7 +216,7 @@ def _reads(choices: Choices) -> Iterator[bytes]:
             read += _control(choices)
         else:
             stream_id = choices.of((1, 1, 3, 0, 2, (1 << 31) - 1))
-            read += frame(choices.below(12), choices.byte(), stream_id, choices.bytes(40))
+            read += _frame(choices.below(12), choices.byte(), stream_id, choices.bytes(40))
         if choices.flag():
             yield read
             read = b""
@@ -264,40 +225,40 @@ def _reads(choices: Choices) -> Iterator[bytes]:
 
 def _call(choices: Choices, encoder: Encoder, stream_id: int) -> Iterator[bytes]:
     fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x")]
-    fields += [(b":path", choices.of(METHOD_PATHS)), (b"te", b"trailers")]
+    fields += [(b":path", choices.of(_METHOD_PATHS)), (b"te", b"trailers")]
     fields += choices.some(_FIELDS, 2) if choices.below(4) == 1 else []
     head = encoder.encode(fields)
     if choices.below(8) == 1:
-        yield frame(HEADERS, 0, stream_id, head[:10]) + frame(_CONTINUATION, 4, stream_id, head[10:])
+        yield _frame(_HEADERS, 0, stream_id, head[:10]) + _frame(_CONTINUATION, 4, stream_id, head[10:])
     else:
-        yield frame(HEADERS, END_HEADERS | (choices.below(8) == 1), stream_id, head)
+        yield _frame(_HEADERS, _END_HEADERS | (choices.below(8) == 1), stream_id, head)
     for _ in range(choices.below(3)):
         message = protobuf(choices)
         length = len(message) if choices.below(8) != 1 else choices.of((0, 1, 1 << 17, (1 << 32) - 1))
         content = struct.pack(">BI", choices.below(16) == 1, length) + message
         for start in range(0, min(len(content), 1 << 16), 1 << 14):
-            yield frame(DATA, 0, stream_id, content[start : start + (1 << 14)])
+            yield _frame(_DATA, 0, stream_id, content[start : start + (1 << 14)])
     if choices.flag():
-        yield frame(DATA, _END_STREAM, stream_id, b"")
+        yield _frame(_DATA, _END_STREAM, stream_id, b"")
     if choices.below(4) == 1:
-        yield frame(RESET, 0, stream_id, b"\0\0\0\x08")
+        yield _frame(_RESET, 0, stream_id, b"\0\0\0\x08")
 
 
 def _control(choices: Choices) -> bytes:
     stream_id = choices.of((0, 0, 1, 3))
     return choices.of(
         (
-            frame(_WINDOW, 0, stream_id, b"\0\0\0\1"),
-            frame(_WINDOW, 0, stream_id, b"\x7f\xff\xff\xff"),
-            frame(SETTINGS, 0, 0, b"\0\4\0\1\0\0\0\5\0\0\x40\0"),
-            frame(SETTINGS, 0, 0, b"\0\1\xff\xff\xff\xff\0\3\0\0\0\0"),
-            frame(GOAWAY, 0, 0, b"\0\0\0\0\0\0\0\0"),
-            frame(_PING, 0, 0, b"12345678") * 3,
-            frame(RESET, 0, stream_id, b"\0\0\0\0"),
-            frame(HEADERS, 5, stream_id, b"\x82\x84\xbf\xff"),
+            _frame(_WINDOW, 0, stream_id, b"\0\0\0\1"),
+            _frame(_WINDOW, 0, stream_id, b"\x7f\xff\xff\xff"),
+            _frame(_SETTINGS, 0, 0, b"\0\4\0\1\0\0\0\5\0\0\x40\0"),
+            _frame(_SETTINGS, 0, 0, b"\0\1\xff\xff\xff\xff\0\3\0\0\0\0"),
+            _frame(_GOAWAY, 0, 0, b"\0\0\0\0\0\0\0\0"),
+            _frame(_PING, 0, 0, b"12345678") * 3,
+            _frame(_RESET, 0, stream_id, b"\0\0\0\0"),
+            _frame(_HEADERS, 5, stream_id, b"\x82\x84\xbf\xff"),
         )
     )
 
 
-def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
+def _frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
     return struct.pack(">HBBBI", len(payload) >> 8, len(payload) & 255, kind, flags, stream_id) + payload

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 
 from builder.config.file import parse_config
@@ -18,6 +19,7 @@ from runner.chat.template import ChatTemplate
 from runner.generation.model import load_model_facts
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import load_settings
+from tests.fuzz import bodies
 from tests.fuzz.engine_documents import _tokenizer
 from tests.runner.paced_engine import make_tokenizer
 
@@ -82,6 +84,22 @@ def test_an_engine_whose_config_has_a_number_in_place_of_an_object_is_refused(tm
 def test_an_end_token_that_is_half_a_character_is_none(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "\\udcfa"}')
     assert tokenizer_end_id(tmp_path, make_tokenizer()) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "headers"),
+    [
+        (b'{"prompt": 5, "user": "\\ud800"}', {}),
+        (b'{"prompt": 5, ', {}),
+        (b'{"prompt": "hi"}', {"content-length": "9" * 5000}),
+    ],
+    ids=["half a character behind a wrong field", "no end behind a wrong field", "a long content-length"],
+)
+async def test_a_body_that_is_no_request_is_refused(content: bytes, headers: dict[str, str]) -> None:
+    async with httpx.AsyncClient(transport=bodies.transport(), base_url="http://api") as client:
+        response = await client.post("/v1/completions", content=content, headers={**bodies.JSON, **headers})
+    assert response.status_code in (400, 413)
+    assert response.json()["error"]["code"] in ("E1005", "E1600", "E1606")
 
 
 def test_arguments_of_a_tool_that_are_nested_without_end_are_e1005() -> None:

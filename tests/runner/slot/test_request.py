@@ -265,6 +265,8 @@ def test_a_beam_search_is_one_request_and_drawn_outputs_have_consecutive_seeds()
     beams = parse_row(tensors(beam_width=3, len_penalty=2.0, seed=7), 0, ready, includes_input=False)
     assert beams.submits() == [beams.submit]
     assert (beams.num_sequences, beams.submit.sampling.length_penalty) == (3, 2.0)
+    with pytest.raises(InvalidTensor, match="beam_search_diversity_rate"):
+        parse_row(tensors(beam_width=2, beam_search_diversity_rate=np.nan), 0, ready, includes_input=False)
     ready = msgspec.structs.replace(READY, engine_kind="transformers")
     drawn = tensors(num_return_sequences=3, runtime_top_p=0.5, seed=2**64 - 2)
     submits = parse_row(drawn, 0, ready, includes_input=False).submits()

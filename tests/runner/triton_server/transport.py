@@ -11,7 +11,9 @@ from typing import Any
 class Transport(asyncio.Transport):
     """Connected at once. ``feed`` brings what the other side sends."""
 
-    def __init__(self, protocol: asyncio.BufferedProtocol | asyncio.Protocol) -> None:
+    def __init__(
+        self, protocol: asyncio.BufferedProtocol | asyncio.Protocol, *, is_read: bool = True
+    ) -> None:
         super().__init__()
         self._protocol: asyncio.BufferedProtocol | asyncio.Protocol | None = protocol
         self.max_size = 1 << 14
@@ -21,23 +23,27 @@ class Transport(asyncio.Transport):
         self.sent = bytearray()
         self.has_ended = False
         """It sends no more."""
-        self.is_read = True
+        self.is_read = is_read
         """The other side reads what is sent."""
         self.is_reading_now = True
         protocol.connection_made(self)
 
     def feed(self, data: bytes) -> None:
         while data and not self._is_closing:
-            assert self._protocol is not None
-            if isinstance(self._protocol, asyncio.Protocol):
-                read, data = data[: self.max_size], data[self.max_size :]
-                self._protocol.data_received(read)
-                continue
-            buffer = memoryview(self._protocol.get_buffer(-1))
-            size = min(len(buffer), len(data))
-            buffer[:size] = data[:size]
-            self._protocol.buffer_updated(size)
-            data = data[size:]
+            data = self.feed_once(data)
+
+    def feed_once(self, data: bytes) -> bytes:
+        """Bring what one read takes. Return the rest."""
+        assert self._protocol is not None
+        if isinstance(self._protocol, asyncio.Protocol):
+            read, data = data[: self.max_size], data[self.max_size :]
+            self._protocol.data_received(read)
+            return data
+        buffer = memoryview(self._protocol.get_buffer(-1))
+        size = min(len(buffer), len(data))
+        buffer[:size] = data[:size]
+        self._protocol.buffer_updated(size)
+        return data[size:]
 
     def lose(self) -> None:
         self._is_closing = self.is_lost = True

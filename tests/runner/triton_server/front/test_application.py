@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 from tritonclient.grpc import service_pb2 as pb
@@ -76,6 +77,25 @@ async def test_a_client_that_reads_nothing_is_disconnected() -> None:
     assert front.transport.is_lost
     await settle()
     assert front.triton.calls[0].is_ignored
+
+
+async def test_many_responses_at_once_are_one_answer_of_generate() -> None:
+    front = Front()
+    await front.send(request(GENERATE, b"{}"))
+    for _ in range(4):
+        front.respond()
+        await asyncio.sleep(0)
+    assert len(front.statuses()) == 1
+
+
+async def test_work_for_a_client_that_leaves_at_once_is_never_begun(recwarn: pytest.WarningsRecorder) -> None:
+    front = Front()
+    front.transport.feed(request("/v2", b"", method="GET"))
+    front.transport.lose()
+    await settle()
+    assert not front.transport.sent
+    gc.collect()
+    assert [*recwarn] == []
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,19 @@ def test_an_empty_last_response_is_passed_on_if_it_was_asked_for(wants_final: bo
     assert stops(triton) == []
 
 
+def test_a_text_of_a_client_is_no_end_of_an_answer() -> None:
+    """It is as the wire has the parameter by which Triton marks the last response."""
+    triton, inferences = stand_in()
+    request = asked()
+    request.id = "triton_final_response\x12\x02\x08\x01"
+    Client(inferences).inference.send(request)
+    for is_final in (False, True):
+        answer = pb.ModelStreamInferResponse.FromString(response(is_final=is_final))
+        answer.infer_response.id = request.id
+        triton.calls[0].on_message(answer.SerializeToString())
+        assert inferences.running == (not is_final)
+
+
 @pytest.mark.parametrize("end", ["cancel", "error", "deadline"])
 def test_what_runs_for_a_call_that_ends_early_is_stopped(end: str) -> None:
     triton, inferences = stand_in()

@@ -131,6 +131,18 @@ async def test_a_call_that_is_reset_hears_nothing_more() -> None:
     assert server.ends == [(2, UNAVAILABLE, "Triton reset the call (7)")]
 
 
+async def test_an_answer_that_can_not_be_passed_on_ends_its_call_alone() -> None:
+    server = Server()
+
+    def fail(message: bytes) -> None:
+        raise ValueError("a client that can't be answered")
+
+    bad = server.connection.begin("/a", [], fail, lambda status, text: server.ends.append((0, status, text)))
+    for call in (bad, server.begin(1)):
+        call.receive(prefixed(b""))
+    assert ([end[:2] for end in server.ends], server.got) == ([(0, INTERNAL)], [(1, b"")])
+
+
 @pytest.mark.parametrize("by", ["its end", "GOAWAY"])
 async def test_all_calls_end_with_the_connection(by: str) -> None:
     server = Server()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from contextlib import suppress
 from typing import Any
@@ -12,9 +13,7 @@ from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, Event, ResponseReceived, TrailersReceived
 from h2.exceptions import StreamClosedError
 from h2.settings import SettingCodes
-from hyperframe.frame import (
-    Frame,
-)
+from hyperframe.frame import Frame
 
 from errors.triton_front import TooManyInferences
 from runner.settings.api_keys import APIKeys
@@ -69,11 +68,15 @@ class Client:
         self.events: list[Event] = []
         self._read = 0
 
-    async def open(self, window_bytes: int | None = None) -> None:
+    async def open(self, window_bytes: int | None = None, *, is_one_second: bool = False) -> Client:
+        """Send the preface. ``is_one_second``: for the server all happens within one second."""
         self.h2.initiate_connection()
         if window_bytes is not None:
             self.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window_bytes})
         await self.flush()
+        if is_one_second:
+            self.connection._since_s = math.inf
+        return self
 
     async def flush(self) -> None:
         await self.feed(self.h2.data_to_send())
@@ -100,6 +103,12 @@ class Client:
         path = method if method.startswith("/") else f"{SERVICE}/{method}"
         head = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", path)]
         self.h2.send_headers(stream_id, [*head, ("te", "trailers"), *more])
+        return stream_id
+
+    def ask(self, method: str) -> int:
+        """Begin a call and send its whole message, an empty one. Return its stream."""
+        stream_id = self.begin(method)
+        self.h2.send_data(stream_id, EMPTY, end_stream=True)
         return stream_id
 
     async def call(self, method: str, data: bytes, *more: tuple[str, str]) -> dict[str, str]:

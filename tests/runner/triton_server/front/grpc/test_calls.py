@@ -79,8 +79,7 @@ def test_messages_that_are_too_long_or_compressed_are_known_by_their_prefix(
     ],
 )
 async def test_a_call_is_answered_or_has_a_sentence(method: str, data: bytes, status: int, said: str) -> None:
-    client = Client()
-    await client.open()
+    client = await Client().open()
     trailers = await client.call(method, data)
     assert int(trailers["grpc-status"]) == status
     assert said in trailers.get("grpc-message", "").replace("%20", " ")
@@ -90,10 +89,9 @@ async def test_a_call_is_answered_or_has_a_sentence(method: str, data: bytes, st
 
 
 async def test_several_messages_on_a_unary_call_are_refused() -> None:
-    client = Client(is_ready=True)
+    client = await Client(is_ready=True).open()
     client.inferences.is_connected = False  # So that the messages wait.
     client.inferences.connect = asyncio.Event().wait
-    await client.open()
     stream_id = client.begin("ServerReady")
     client.h2.send_data(stream_id, EMPTY * 3)
     await client.flush()
@@ -103,8 +101,7 @@ async def test_several_messages_on_a_unary_call_are_refused() -> None:
 
 
 async def test_keys_are_checked_before_a_message_is_received() -> None:
-    client = Client(keys=("the-key",))
-    await client.open()
+    client = await Client(keys=("the-key",)).open()
     for given_key in ([], [("authorization", "Bearer other")], [("authorization", "the-key")]):
         assert (await client.call("ServerReady", EMPTY, *given_key))["grpc-status"] == str(UNAUTHENTICATED)
     right = ("authorization", "bearer the-key")
@@ -114,8 +111,7 @@ async def test_keys_are_checked_before_a_message_is_received() -> None:
 
 async def test_what_is_under_way_of_a_refused_call_leaves_the_connection_open() -> None:
     """A client that sends 64 KB at once knows of the refusal only later; other calls of it run."""
-    client = Client(keys=("the-key",))
-    await client.open()
+    client = await Client(keys=("the-key",)).open()
     stream_id = client.begin("ModelInfer")
     for _ in range(4):
         client.h2.send_data(stream_id, bytes(16_000))
@@ -126,12 +122,11 @@ async def test_what_is_under_way_of_a_refused_call_leaves_the_connection_open() 
 
 
 async def test_a_connection_waits_for_one_turn_however_many_calls_waited_for_triton() -> None:
-    client = Client()
+    client = await Client().open()
     connected = asyncio.Event()
     client.inferences.is_connected, client.inferences.connect = False, connected.wait
-    await client.open()
     for _ in range(20):
-        client.h2.send_data(client.begin("ServerReady"), EMPTY, end_stream=True)
+        client.ask("ServerReady")
     await client.flush()
     client.inferences.is_connected = True
     connected.set()
@@ -144,8 +139,7 @@ async def test_a_connection_waits_for_one_turn_however_many_calls_waited_for_tri
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 @pytest.mark.parametrize("dies", [False, True])
 async def test_a_client_that_leaves_during_an_upload_leaves_nothing(method: str, dies: bool) -> None:
-    client = Client()
-    await client.open()
+    client = await Client().open()
     stream_id = client.begin(method)
     client.h2.send_data(stream_id, struct.pack(">BI", 0, MAX_BODY_BYTES) + bytes(10_000))
     await client.flush()
@@ -160,8 +154,7 @@ async def test_a_client_that_leaves_during_an_upload_leaves_nothing(method: str,
 
 
 async def test_an_unexpected_error_ends_its_call_only() -> None:
-    client = Client(is_ready=True)
-    await client.open()
+    client = await Client(is_ready=True).open()
     client.begin("ModelStreamInfer")
     # The stand-in has no Triton: an AttributeError.
     assert (await client.call("ServerReady", EMPTY))["grpc-status"] == str(INTERNAL)
@@ -171,8 +164,7 @@ async def test_an_unexpected_error_ends_its_call_only() -> None:
 
 async def _inference(*more: tuple[str, str]) -> tuple[Client, StandInTriton, int]:
     triton, inferences = stand_in()
-    client = Client(inferences=inferences)
-    await client.open()
+    client = await Client(inferences=inferences).open()
     stream_id = client.begin("ModelStreamInfer", *more)
     request = pb.ModelInferRequest(model_name="ensemble").SerializeToString()
     client.h2.send_data(stream_id, prefixed(request))
@@ -214,6 +206,28 @@ async def test_long_deadlines_and_malformed_ones_end_no_call(timeout: str) -> No
     client, _, stream_id = await _inference(("grpc-timeout", timeout))
     assert "grpc-status" not in client.trailers(stream_id)
     assert client.inferences.running == 1
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+@pytest.mark.parametrize("end", ["the connection", "the call"])
+@pytest.mark.parametrize("method", ["ModelStreamInfer", "ModelInfer", "ServerReady"])
+async def test_a_client_that_ends_what_is_answered_disturbs_nobody(
+    method: str, end: str, is_ready: bool
+) -> None:
+    """Triton's answer must raise no error: it would end the connection to Triton, which all clients share."""
+    triton, inferences = stand_in()
+    client = await Client(is_ready=is_ready, inferences=inferences).open()
+    stream_id = client.begin(method)
+    client.h2.send_data(stream_id, EMPTY)
+    if end == "the call":
+        client.h2.reset_stream(stream_id)
+    else:
+        client.h2.close_connection()
+    client.transport.feed(client.h2.data_to_send())
+    for call in list(triton.calls):
+        call.on_message(b"")
+        call.on_end(OK, "")
+    assert inferences.running == 0
 
 
 async def test_each_request_of_a_stream_has_a_call_of_its_own() -> None:
@@ -299,8 +313,7 @@ async def test_a_stream_whose_requests_are_all_refused_is_ended() -> None:
 
 
 async def test_a_stream_without_a_request_ends_well() -> None:
-    client = Client(inferences=stand_in()[1])
-    await client.open()
+    client = await Client(inferences=stand_in()[1]).open()
     assert await client.call("ModelStreamInfer", b"") == {
         ":status": "200",
         "content-type": "application/grpc",
