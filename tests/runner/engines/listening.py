@@ -7,7 +7,9 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from runner.engines.protocol.messages import (
     Cached,
@@ -97,19 +99,20 @@ class Listening:
     def cancel(self, request_id: int) -> None:
         self.send(Cancel(request_id))
 
+    def _new(self, kind: type[Tokens | LogProbs | Cached], request_id: int) -> list[Any]:
+        batches = [message.new for message in self.messages if isinstance(message, kind)]
+        return [new for batch in batches for its_id, new in batch if its_id == request_id]
+
     def tokens(self, request_id: int) -> list[int]:
         """All output tokens of a request, in order."""
-        batches = [message.new for message in self.messages if isinstance(message, Tokens)]
-        return [token for batch in batches for its_id, new in batch if its_id == request_id for token in new]
+        return [*chain.from_iterable(self._new(Tokens, request_id))]
 
     def log_probs(self, request_id: int) -> list[TokenLogProb]:
-        batches = [message.new for message in self.messages if isinstance(message, LogProbs)]
-        return [value for batch in batches for its_id, new in batch if its_id == request_id for value in new]
+        return [*chain.from_iterable(self._new(LogProbs, request_id))]
 
     def cached(self, request_id: int) -> list[int]:
         """Return what the engine said of tokens of the prompt that it had already; once, if all is well."""
-        batches = [message.new for message in self.messages if isinstance(message, Cached)]
-        return [count for batch in batches for its_id, count in batch if its_id == request_id]
+        return self._new(Cached, request_id)
 
     def ends(self, request_id: int) -> list[str]:
         """Return how a request ended: finish reasons and errors; one, if all is well."""

@@ -12,7 +12,6 @@ import pytest
 
 from engine.tar.manifest import EngineFacts
 from engine.tar.pack import pack
-from errors.coded_error import CodedError
 from errors.engine_tar import EngineFileDamaged
 from errors.settings import PortInUse
 from runner.engines.protocol.messages import Sampling
@@ -52,12 +51,11 @@ def server(tar: bytes) -> Iterator[TarServer]:
         yield server
 
 
-class _Held:
-    """Answers the first request; the others wait until they are let go."""
-
-    def __init__(self, server: TarServer) -> None:
-        self.go = threading.Event()
-        server.fault = lambda request: Fault() if request.number == 0 or self.go.wait(600) else None
+def _hold(server: TarServer) -> threading.Event:
+    """Have the server answer the first request, and the others once the event is set."""
+    go = threading.Event()
+    server.fault = lambda request: Fault() if request.number == 0 or go.wait(600) else None
+    return go
 
 
 def _service(server: TarServer, folder: Path, ports: list[int], **more: str) -> Service:
@@ -65,73 +63,47 @@ def _service(server: TarServer, folder: Path, ports: list[int], **more: str) -> 
     return Service(load_settings(environment), lambda line: None)
 
 
-def test_triton_runs_before_the_engine_is_there_and_serves_it_then(server: TarServer, tmp_path: Path) -> None:
-    held = _Held(server)
-    ports = free_ports(3)
-
-    async def use() -> list[str]:
-        service = _service(server, tmp_path, ports)
-        opening = asyncio.create_task(service.open())
-        try:
-            await asyncio.to_thread(wait_until, lambda: triton_pids(ports[0]))
-            assert not opening.done()
-            held.go.set()
-            await opening
-            request = GenerationRequest("hi there", 5, 0, (), Sampling(temperature=0))
-            return [text async for text in service.generate(request).text()]
-        finally:
-            await service.close()
-
-    assert "".join(asyncio.run(use()))
-    assert triton_pids(ports[0]) == []
-
-
-def test_the_time_to_start_counts_from_the_engines_arrival(server: TarServer, tmp_path: Path) -> None:
-    held = _Held(server)
-    ports = free_ports(3)
-
-    async def use() -> None:
-        service = _service(server, tmp_path, ports, TRITON_START_TIMEOUT="1")
-        opening = asyncio.create_task(service.open())
+async def test_triton_runs_before_the_engine_is_there_and_its_time_to_start_counts_from_then(
+    server: TarServer, tmp_path: Path
+) -> None:
+    go, ports = _hold(server), free_ports(3)
+    service = _service(server, tmp_path, ports, TRITON_START_TIMEOUT="1")
+    opening = asyncio.create_task(service.open())
+    try:
         await asyncio.to_thread(wait_until, lambda: triton_pids(ports[0]))
         await asyncio.sleep(2)
         assert not opening.done()
         for process in service.stack.processes:
             process._start_timeout_s = DEADLINE_S
             await next_look(process)
-        held.go.set()
+        go.set()
         await opening
+        request = GenerationRequest("hi there", 5, 0, (), Sampling(temperature=0))
+        assert "".join([text async for text in service.generate(request).text()])
+    finally:
         await service.close()
+    assert triton_pids(ports[0]) == []
 
-    asyncio.run(use())
 
-
-def test_an_engine_that_turns_out_damaged_ends_triton_at_once(
+async def test_an_engine_that_turns_out_damaged_ends_triton_at_once(
     server: TarServer, tar: bytes, tmp_path: Path
 ) -> None:
     server.content = tar[: -(1 << 20)] + b"\1" + tar[-(1 << 20) + 1 :]
-    held = _Held(server)
-    ports = free_ports(3)
-
-    async def use() -> None:
-        opening = asyncio.create_task(_service(server, tmp_path, ports).open())
-        await asyncio.to_thread(wait_until, lambda: triton_pids(ports[0]))
-        held.go.set()
-        await opening
-
+    go, ports = _hold(server), free_ports(3)
+    opening = asyncio.create_task(_service(server, tmp_path, ports).open())
+    await asyncio.to_thread(wait_until, lambda: triton_pids(ports[0]))
+    go.set()
     with pytest.raises(EngineFileDamaged):
-        asyncio.run(use())
+        await opening
     assert triton_pids(ports[0]) == []
     assert shared_memory(ports[0]) == []
     wait_until(lambda: not list((tmp_path / ".cache" / "cog-triton" / "engines").iterdir()))
 
 
-def test_a_triton_that_can_not_start_ends_the_download(server: TarServer, tmp_path: Path) -> None:
+async def test_a_triton_that_can_not_start_ends_the_download(server: TarServer, tmp_path: Path) -> None:
     ports = free_ports(3)
     with socket.create_server((HOST, 0)) as taken:
         ports[0] = taken.getsockname()[1]
-        held = _Held(server)
-        threading.Timer(1.0, held.go.set).start()
-        with pytest.raises(PortInUse) as raised:
-            asyncio.run(_service(server, tmp_path, ports).open())
-    assert isinstance(raised.value, CodedError)
+        threading.Timer(1.0, _hold(server).set).start()
+        with pytest.raises(PortInUse):
+            await _service(server, tmp_path, ports).open()

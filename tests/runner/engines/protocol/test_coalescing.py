@@ -92,56 +92,47 @@ def busy() -> Coalescing:
     return coalescing
 
 
-def test_the_first_tokens_and_the_end_do_not_wait() -> None:
-    async def run() -> None:
-        now_s = asyncio.get_running_loop().time()
-        stream = ReceivedStream(now_s, coalescing=busy())
-        assert not stream.receive([1], now_s + 0.01)
-        assert (await stream.take()).tokens == [1]
-        assert stream.receive([2], stream.taken_s + 0.04)
-        stream.finish(Finished(1, "length"), stream.taken_s + 0.05)
-        last = await stream.take()
-        assert (last.tokens, last.finish_reason) == ([2], "length")
-
-    asyncio.run(run())
+async def test_the_first_tokens_and_the_end_do_not_wait() -> None:
+    now_s = asyncio.get_running_loop().time()
+    stream = ReceivedStream(now_s, coalescing=busy())
+    assert not stream.receive([1], now_s + 0.01)
+    assert (await stream.take()).tokens == [1]
+    assert stream.receive([2], stream.taken_s + 0.04)
+    stream.finish(Finished(1, "length"), stream.taken_s + 0.05)
+    last = await stream.take()
+    assert (last.tokens, last.finish_reason) == ([2], "length")
 
 
-def test_held_tokens_come_with_the_next_ones_or_before_an_error() -> None:
-    async def run() -> None:
-        now_s = asyncio.get_running_loop().time()
-        stream = ReceivedStream(now_s, coalescing=busy())
-        stream.receive([1], now_s)
+async def test_held_tokens_come_with_the_next_ones_or_before_an_error() -> None:
+    now_s = asyncio.get_running_loop().time()
+    stream = ReceivedStream(now_s, coalescing=busy())
+    stream.receive([1], now_s)
+    await stream.take()
+    assert stream.receive([2], stream.taken_s + 0.04)
+    taking = asyncio.ensure_future(stream.take())
+    await asyncio.sleep(0)
+    assert not taking.done()
+    assert not stream.receive([3], stream.taken_s + 0.08)
+    assert not stream.receive([4], stream.taken_s + 0.081), "it has been released"
+    stream.deliver(stream.taken_s + 0.081)
+    assert (await taking).tokens == [2, 3, 4]
+    assert stream.receive([5], stream.taken_s + 0.04)
+    error = EngineCrashed(engine_kind="paced", reason="test")
+    stream.fail(error)
+    assert (await stream.take()).tokens == [5]
+    with pytest.raises(EngineCrashed):
         await stream.take()
-        assert stream.receive([2], stream.taken_s + 0.04)
-        taking = asyncio.ensure_future(stream.take())
-        await asyncio.sleep(0)
-        assert not taking.done()
-        assert not stream.receive([3], stream.taken_s + 0.08)
-        assert not stream.receive([4], stream.taken_s + 0.081), "it has been released"
-        stream.deliver(stream.taken_s + 0.081)
-        assert (await taking).tokens == [2, 3, 4]
-        assert stream.receive([5], stream.taken_s + 0.04)
-        error = EngineCrashed(engine_kind="paced", reason="test")
-        stream.fail(error)
-        assert (await stream.take()).tokens == [5]
-        with pytest.raises(EngineCrashed):
-            await stream.take()
-
-    asyncio.run(run())
 
 
-def test_held_tokens_are_released_when_the_next_ones_are_late() -> None:
-    async def run() -> None:
-        now_s = asyncio.get_running_loop().time()
-        stream = ReceivedStream(now_s, coalescing=busy())
-        stream.receive([1], now_s)
-        await stream.take()
-        stream.receive([2], stream.received_s + 0.04)
-        taking = asyncio.ensure_future(stream.take())
-        stream.release(stream.received_s + 0.05)
-        await asyncio.sleep(0)
-        assert not taking.done()
-        stream.release(stream.received_s + 0.07)
-        assert (await taking).tokens == [2]
-
-    asyncio.run(run())
+async def test_held_tokens_are_released_when_the_next_ones_are_late() -> None:
+    now_s = asyncio.get_running_loop().time()
+    stream = ReceivedStream(now_s, coalescing=busy())
+    stream.receive([1], now_s)
+    await stream.take()
+    stream.receive([2], stream.received_s + 0.04)
+    taking = asyncio.ensure_future(stream.take())
+    stream.release(stream.received_s + 0.05)
+    await asyncio.sleep(0)
+    assert not taking.done()
+    stream.release(stream.received_s + 0.07)
+    assert (await taking).tokens == [2]

@@ -1,7 +1,6 @@
 """A stream's outlet: what is put there, and what its reader takes as before."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -44,65 +43,47 @@ class Reader:
         self._stream.finish(Finished(1, "length"), 1.0)
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60.0))  # type: ignore[arg-type]
+async def test_the_first_output_is_taken_and_later_ones_are_put() -> None:
+    reader = Reader()
+    for token in (1, 2, 3):
+        await reader.send(token)
+    assert (reader.taken, reader.put) == ([[1]], [[2], [3]])
+    reader.end()
+    await reader.task
+    assert reader.taken == [[1], []]
 
 
-def test_the_first_output_is_taken_and_later_ones_are_put() -> None:
-    async def scenario() -> None:
-        reader = Reader()
-        for token in (1, 2, 3):
-            await reader.send(token)
-        assert (reader.taken, reader.put) == ([[1]], [[2], [3]])
-        reader.end()
+async def test_the_end_comes_with_the_tokens_before_it() -> None:
+    reader = Reader()
+    await reader.send(1)
+    await asyncio.sleep(0)
+    stream = reader._stream
+    stream.receive([2], 1.0)
+    reader.end()
+    stream.deliver(1.0)
+    await reader.task
+    assert (reader.taken, reader.put) == ([[1], [2]], [])
+
+
+async def test_a_reader_that_is_busy_or_not_ready_takes_what_waits() -> None:
+    reader = Reader()
+    await reader.send(1)
+    await reader.send(2, is_read=False)  # It has not taken the first yet.
+    await reader.send(3)
+    reader.is_ready = False
+    await reader.send(4)
+    reader.is_ready = True
+    await reader.send(5, is_read=False)
+    await reader.send(6)
+    assert (reader.taken, reader.put) == ([[1, 2], [4, 5]], [[3], [6]])
+    reader.task.cancel()
+
+
+async def test_a_reader_that_wants_to_end_or_fails_is_woken() -> None:
+    reader = Reader(last=3)
+    for token in (1, 2, 3, 4):
+        await reader.send(token)
+    assert (reader.taken, reader.put) == ([[1], []], [[2], [3], [4]])
+    await reader.send(0)
+    with pytest.raises(ValueError, match="a token is 0"):
         await reader.task
-        assert reader.taken == [[1], []]
-
-    run(scenario)
-
-
-def test_the_end_comes_with_the_tokens_before_it() -> None:
-    async def scenario() -> None:
-        reader = Reader()
-        await reader.send(1)
-        await asyncio.sleep(0)
-        stream = reader._stream
-        stream.receive([2], 1.0)
-        reader.end()
-        stream.deliver(1.0)
-        await reader.task
-        assert (reader.taken, reader.put) == ([[1], [2]], [])
-
-    run(scenario)
-
-
-def test_a_reader_that_is_busy_or_not_ready_takes_what_waits() -> None:
-    async def scenario() -> None:
-        reader = Reader()
-        await reader.send(1)
-        await reader.send(2, is_read=False)  # It has not taken the first yet.
-        await reader.send(3)
-        reader.is_ready = False
-        await reader.send(4)
-        reader.is_ready = True
-        await reader.send(5, is_read=False)
-        await reader.send(6)
-        assert (reader.taken, reader.put) == ([[1, 2], [4, 5]], [[3], [6]])
-        reader.task.cancel()
-
-    run(scenario)
-
-
-def test_a_reader_that_wants_to_end_or_fails_is_woken() -> None:
-    async def scenario() -> None:
-        reader = Reader(last=3)
-        await reader.send(1)
-        await reader.send(2)
-        await reader.send(3)
-        await reader.send(4)
-        assert (reader.taken, reader.put) == ([[1], []], [[2], [3], [4]])
-        await reader.send(0)
-        with pytest.raises(ValueError, match="a token is 0"):
-            await reader.task
-
-    run(scenario)

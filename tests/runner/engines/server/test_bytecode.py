@@ -54,21 +54,23 @@ def test_where_python_must_not_write_the_cache_has_it(library: Path, tmp_path: P
     assert compiled(library) == set()
 
 
-def test_where_python_may_write_it_does_as_ever(library: Path, tmp_path: Path) -> None:
-    assert not run(library, tmp_path / "kept")
-    assert compiled(library) == {"__init__", "part", "other"}
-    assert not (tmp_path / "kept").exists()
-
-
-def test_bytecode_that_came_with_the_library_is_used(library: Path, tmp_path: Path) -> None:
-    compileall.compile_dir(library, quiet=1)
-    assert not run(library, tmp_path / "kept", PYTHONDONTWRITEBYTECODE="1")
-    assert not (tmp_path / "kept").exists()
-
-
-def test_where_bytecode_goes_is_whose_it_is_who_said_so(library: Path, tmp_path: Path) -> None:
-    assert not run(library, tmp_path / "kept", PYTHONPYCACHEPREFIX=str(tmp_path / "theirs"))
-    assert compiled(tmp_path / "theirs") >= {"__init__", "part", "other"}
+@pytest.mark.parametrize(
+    ("has_bytecode", "environment", "place"),
+    [
+        (False, {}, "site"),
+        (True, {"PYTHONDONTWRITEBYTECODE": "1"}, "site"),
+        (False, {"PYTHONPYCACHEPREFIX": "theirs"}, "theirs"),
+    ],
+    ids=["Python may write", "it came with the library", "a prefix is set"],
+)
+def test_elsewhere_it_stays_where_python_has_it(
+    library: Path, tmp_path: Path, has_bytecode: bool, environment: dict[str, str], place: str
+) -> None:
+    if has_bytecode:
+        compileall.compile_dir(library, quiet=1)
+    paths = {name: value.replace("theirs", str(tmp_path / "theirs")) for name, value in environment.items()}
+    assert not run(library, tmp_path / "kept", **paths)
+    assert compiled(tmp_path / place) >= {"__init__", "part", "other"}
     assert not (tmp_path / "kept").exists()
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -37,62 +36,28 @@ sys.stdin.read()
 KINDS = pytest.mark.parametrize("kind", ["paced", "paced_child"])
 
 
-def test_a_client_may_be_there_before_the_server(start_server: StartServer) -> None:
-    server = start_server("paced_child", starts=False)
-    answers: list[tuple[list[int], str]] = []
-
-    def ask() -> None:
-        with Listening(server) as client:
-            answers.append(client.answer(Submit(1, [5, 6], 4)))
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    asking.join(0.3)
-    assert asking.is_alive()
-    server.start()
-    asking.join(240)
-    assert answers == [([5, 6, 5, 6], "length")]
-
-
-def test_the_next_server_serves_at_the_same_socket(start_server: StartServer) -> None:
-    server = start_server("paced_child")
-    for _ in range(2):
-        with Listening(server) as client:
-            assert client.answer(Submit(1, [5], 2)) == ([5, 5], "length")
-            client.send(Submit(2, [5], 90_000))
-            client.wait_for_tokens(2)
-            server.kill()
-            client.wait_for_close()
-            assert client.ends(2) == []
-        server.start()
-    with Listening(server) as client:
-        assert client.answer(Submit(1, [5], 2)) == ([5, 5], "length")
-
-
-@KINDS
+@pytest.mark.parametrize("where", ["", "_child"])
 @pytest.mark.parametrize(
-    ("options", "error", "says"),
+    ("kind", "options", "error", "says"),
     [
-        ({"stats_check_period_ms": "soon"}, InvalidSetting, "at least 1, but is 'soon'"),
-        ({"max_batch_size": "many"}, EngineStartFailed, "engine could not start: ValueError: inv"),
+        ("paced", {"stats_check_period_ms": "soon"}, InvalidSetting, "at least 1, but is 'soon'"),
+        ("paced", {"max_batch_size": "many"}, EngineStartFailed, "engine could not start: ValueError: inv"),
+        ("brittle", {"missing": "torch"}, EngineStartFailed, "has no package torch; run `make setup`"),
     ],
 )
 def test_why_an_engine_does_not_load_keeps_its_code(
-    start_server: StartServer, kind: str, options: dict[str, str], error: type[Exception], says: str
+    start_server: StartServer,
+    where: str,
+    kind: str,
+    options: dict[str, str],
+    error: type[Exception],
+    says: str,
 ) -> None:
-    server = start_server(kind, options)
+    server = start_server(kind + where, options)
     assert server.exit_code() == 1
     left = server.exit_reason.read()
     assert isinstance(left, error)
     assert says in str(left)
-
-
-@pytest.mark.parametrize("kind", ["brittle", "brittle_child"])
-def test_an_engine_whose_library_is_missing_is_e2108(start_server: StartServer, kind: str) -> None:
-    server = start_server(kind, {"missing": "torch"})
-    assert server.exit_code() == 1
-    assert "E2108 EngineStartFailed" in str(server.exit_reason.read())
-    assert "has no package torch; run `make setup`" in str(server.exit_reason.read())
 
 
 def test_what_ended_an_engine_is_logged(start_server: StartServer, tmp_path: Path) -> None:

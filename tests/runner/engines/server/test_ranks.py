@@ -114,27 +114,23 @@ def test_whichever_process_is_killed_all_end_and_the_request_fails(ranks: TwoRan
 
 
 @pytest.mark.needs_mpirun
-def test_where_a_rank_is_stopped_all_end_the_request_fails_and_others_start(tmp_path: Path) -> None:
+async def test_where_a_rank_is_stopped_all_end_the_request_fails_and_others_start(tmp_path: Path) -> None:
     directory = write_engine(tmp_path / "model", vocab_size=320, world_size=2)
     announce(tmp_path / "arrival", Arrived((0,), 0))
     python = str(write_engine_python(tmp_path))
-
-    async def run() -> None:
-        async with supervised(EngineCommand(python, "tensorrt_llm", directory, tmp_path / "arrival")) as it:
-            server = it.server.pid
-            assert server is not None
-            pids = pids_of(directory) | {"engine server": server}
-            outputs = it.client.generate(Submit(1, [5], 500, GREEDY))
-            await anext(outputs)
-            os.kill(pids["rank 1"], signal.SIGSTOP)
-            with pytest.raises(EngineCrashed):
-                await exhaust(outputs)
-            await asyncio.wait_for(it.until(server), WAIT_S)
-            assert "stopped (SIGSTOP)" in it.failures[0].reason
-            assert not any(map(is_running, pids.values()))
-            assert await it.answer() == [5, 6] * 10
-
-    asyncio.run(run())
+    async with supervised(EngineCommand(python, "tensorrt_llm", directory, tmp_path / "arrival")) as it:
+        server = it.server.pid
+        assert server is not None
+        pids = pids_of(directory) | {"engine server": server}
+        outputs = it.client.generate(Submit(1, [5], 500, GREEDY))
+        await anext(outputs)
+        os.kill(pids["rank 1"], signal.SIGSTOP)
+        with pytest.raises(EngineCrashed):
+            await exhaust(outputs)
+        await asyncio.wait_for(it.until(server), WAIT_S)
+        assert "stopped (SIGSTOP)" in it.failures[0].reason
+        assert not any(map(is_running, pids.values()))
+        assert await it.answer() == [5, 6] * 10
 
 
 @pytest.mark.needs_mpirun

@@ -41,30 +41,27 @@ def command(tmp_path: Path) -> EngineCommand:
     return EngineCommand(sys.executable, "paced", directory, tmp_path / "arrival")
 
 
-def test_a_killed_engine_server_is_started_again_and_serves(command: EngineCommand) -> None:
-    async def run() -> None:
-        async with supervised(command) as it:
-            for number in range(1, 4):
-                pid = it.server.pid
-                assert pid is not None
-                outputs = it.client.generate(LONG)
-                await anext(outputs)
-                os.kill(pid, signal.SIGKILL)
-                with pytest.raises(EngineCrashed):
-                    await exhaust(outputs)
-                await asyncio.wait_for(it.until(pid), WAIT_S)
-                assert it.server.restarts == number
-                assert await it.answer() == [5, 6] * 10
-            assert ["SIGKILL" in failure.reason for failure in it.failures] == [True] * 3
-            last = it.server.pid
-        assert last is not None
-        assert not is_running(last)
-
-    asyncio.run(run())
+async def test_a_killed_engine_server_is_started_again_and_serves(command: EngineCommand) -> None:
+    async with supervised(command) as it:
+        for number in range(1, 4):
+            pid = it.server.pid
+            assert pid is not None
+            outputs = it.client.generate(LONG)
+            await anext(outputs)
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(EngineCrashed):
+                await exhaust(outputs)
+            await asyncio.wait_for(it.until(pid), WAIT_S)
+            assert it.server.restarts == number
+            assert await it.answer() == [5, 6] * 10
+        assert ["SIGKILL" in failure.reason for failure in it.failures] == [True] * 3
+        last = it.server.pid
+    assert last is not None
+    assert not is_running(last)
 
 
 @pytest.mark.parametrize("victim", ["server", "child"])
-def test_a_stopped_process_of_an_engine_in_a_child_is_noticed(
+async def test_a_stopped_process_of_an_engine_in_a_child_is_noticed(
     tmp_path: Path, command: EngineCommand, monkeypatch: pytest.MonkeyPatch, victim: str
 ) -> None:
     path = with_kinds(tmp_path)["PYTHONPATH"]
@@ -73,40 +70,33 @@ def test_a_stopped_process_of_an_engine_in_a_child_is_noticed(
     python.chmod(0o755)
     kind = Kind("paced_child", find_kind("paced").adapter, runs_in_child=True)
     monkeypatch.setitem(KINDS, kind.name, kind)
-
-    async def run() -> None:
-        async with supervised(replace(command, python=str(python), engine_kind=kind.name)) as it:
-            server = it.server.pid
-            assert server is not None
-            (child,) = descendants(server)
-            os.kill(server if victim == "server" else child, signal.SIGSTOP)
-            await asyncio.wait_for(it.until(server), WAIT_S)
-            assert "stopped (SIGSTOP)" in it.failures[0].reason
-            assert not is_running(server)
-            assert not is_running(child)
-            assert await it.answer() == [5, 6] * 10
-
-    asyncio.run(run())
+    async with supervised(replace(command, python=str(python), engine_kind=kind.name)) as it:
+        server = it.server.pid
+        assert server is not None
+        (child,) = descendants(server)
+        os.kill(server if victim == "server" else child, signal.SIGSTOP)
+        await asyncio.wait_for(it.until(server), WAIT_S)
+        assert "stopped (SIGSTOP)" in it.failures[0].reason
+        assert not is_running(server)
+        assert not is_running(child)
+        assert await it.answer() == [5, 6] * 10
 
 
-def test_a_server_that_can_not_be_started_again_is_tried_until_it_can(command: EngineCommand) -> None:
-    async def run() -> None:
-        config = command.engine_dir / "paced.json"
-        async with supervised(command) as it:
-            pid = it.server.pid
-            assert pid is not None
-            config.rename(command.engine_dir / "away.json")
-            os.kill(pid, signal.SIGKILL)
-            while len(it.failures) < 2:  # noqa: ASYNC110 - polled
-                await asyncio.sleep(0.01)
-            assert "E2108" in it.failures[1].reason
-            with pytest.raises(EngineCrashed, match="not ready"):
-                await it.answer()
-            (command.engine_dir / "away.json").rename(config)
-            await asyncio.wait_for(it.until(pid), WAIT_S)
-            assert await it.answer() == [5, 6] * 10
-
-    asyncio.run(run())
+async def test_a_server_that_can_not_be_started_again_is_tried_until_it_can(command: EngineCommand) -> None:
+    config = command.engine_dir / "paced.json"
+    async with supervised(command) as it:
+        pid = it.server.pid
+        assert pid is not None
+        config.rename(command.engine_dir / "away.json")
+        os.kill(pid, signal.SIGKILL)
+        while len(it.failures) < 2:  # noqa: ASYNC110 - polled
+            await asyncio.sleep(0.01)
+        assert "E2108" in it.failures[1].reason
+        with pytest.raises(EngineCrashed, match="not ready"):
+            await it.answer()
+        (command.engine_dir / "away.json").rename(config)
+        await asyncio.wait_for(it.until(pid), WAIT_S)
+        assert await it.answer() == [5, 6] * 10
 
 
 async def start(command: EngineCommand) -> None:
@@ -141,25 +131,22 @@ def test_a_python_that_is_none_is_e2108(
         asyncio.run(start(replace(command, python=str(python), start_timeout_s=timeout_s)))
 
 
-def test_an_engine_that_arrives_late_does_not_use_up_the_time_to_start(command: EngineCommand) -> None:
-    async def run() -> None:
-        command.arrival.unlink()
-        async with EngineClient(command.arrival.parent / "socket", WAIT_S, "paced") as client:
-            it = Supervised(replace(command, start_timeout_s=30), client)
-            it.server._start_timeout_s = 0.5  # Less than the engine takes to arrive.
-            it.server.begin()
-            try:
-                await asyncio.sleep(1.5)
-                it.server.check_start()
-                it.server._start_timeout_s = WAIT_S
-                await next_look(it.server)
-                announce(command.arrival, Arrived((0,), 0))
-                await it.server.wait_ready()
-                assert await it.answer() == [5, 6] * 10
-            finally:
-                await it.server.stop()
-
-    asyncio.run(run())
+async def test_an_engine_that_arrives_late_does_not_use_up_the_time_to_start(command: EngineCommand) -> None:
+    command.arrival.unlink()
+    async with EngineClient(command.arrival.parent / "socket", WAIT_S, "paced") as client:
+        it = Supervised(replace(command, start_timeout_s=30), client)
+        it.server._start_timeout_s = 0.5  # Less than the engine takes to arrive.
+        it.server.begin()
+        try:
+            await asyncio.sleep(1.5)
+            it.server.check_start()
+            it.server._start_timeout_s = WAIT_S
+            await next_look(it.server)
+            announce(command.arrival, Arrived((0,), 0))
+            await it.server.wait_ready()
+            assert await it.answer() == [5, 6] * 10
+        finally:
+            await it.server.stop()
 
 
 def test_the_engine_has_the_runners_libraries_and_not_its_python(
