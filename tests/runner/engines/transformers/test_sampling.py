@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -47,11 +48,35 @@ def assert_distributed(tokens: list[int], probabilities: torch.Tensor) -> None:
     assert statistic < degrees + 4 * math.sqrt(2 * degrees) + 4
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
-def test_draws_of_many_seeds_follow_the_softmax(temperature: float) -> None:
-    scores = torch.linspace(-3, 2, 17)
-    tokens = draw_many(scores, temperature=temperature)
-    assert_distributed(tokens, (scores / temperature).softmax(-1))
+def left(scores: torch.Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> torch.Tensor:
+    """Return the probability of each token by definition: the softmax of what top_k and top_p leave.
+
+    top_p leaves the fewest most probable tokens that have at least this probability together.
+    """
+    probabilities = (scores / temperature).double().softmax(-1)
+    order = probabilities.argsort(descending=True)
+    if top_k:
+        probabilities[order[top_k:]] = 0
+        probabilities /= probabilities.sum()
+    if top_p < 1:
+        before = probabilities[order].cumsum(-1) - probabilities[order]
+        probabilities[order[1:][before[1:] >= top_p]] = 0
+    return probabilities / probabilities.sum()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        *({"temperature": each} for each in (0.3, 1.0, 2.5)),
+        *({"top_k": each} for each in (2, 5, 16)),
+        *({"top_p": each} for each in (0.1, 0.5, 0.9, 0.999)),
+        {"temperature": 0.7, "top_k": 9, "top_p": 0.8},
+    ],
+    ids=str,
+)
+def test_draws_of_many_seeds_follow_the_softmax_of_what_is_left(sampling: dict[str, Any]) -> None:
+    scores = torch.linspace(-2, 2, 23)[torch.randperm(23, generator=torch.Generator().manual_seed(0))]
+    assert_distributed(draw_many(scores, **sampling), left(scores, **sampling))
 
 
 def test_draws_of_one_seed_follow_the_softmax_and_do_not_follow_each_other() -> None:
@@ -83,45 +108,6 @@ def test_rare_tokens_of_a_large_vocabulary_come_as_often_as_they_should() -> Non
     assert_distributed([token // 1000 for token in others], torch.full((10,), 0.1))
 
 
-@pytest.mark.parametrize("top_k", [2, 5, 16])
-def test_top_k_draws_from_the_k_most_probable_tokens_alone(top_k: int) -> None:
-    scores = torch.linspace(-1, 1, 17)[torch.randperm(17, generator=torch.Generator().manual_seed(0))]
-    kept = scores.topk(top_k).indices
-    expected = torch.zeros(17)
-    expected[kept] = scores[kept].softmax(-1)
-    assert_distributed(draw_many(scores, top_k=top_k), expected)
-
-
-def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Return the fewest most probable tokens that have at least ``top_p`` together, renormalized; by
-    definition.
-    """
-    kept: list[int] = []
-    for token in probabilities.argsort(descending=True).tolist():
-        kept.append(token)
-        if float(probabilities[kept].double().sum()) >= top_p:
-            break
-    expected = torch.zeros_like(probabilities)
-    expected[kept] = probabilities[kept] / probabilities[kept].sum()
-    return expected
-
-
-@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999])
-def test_top_p_draws_from_the_nucleus_alone(top_p: float) -> None:
-    scores = torch.linspace(-2, 2, 23)
-    assert_distributed(draw_many(scores, top_p=top_p), nucleus(scores.softmax(-1), top_p))
-
-
-def test_top_p_is_of_what_temperature_and_top_k_leave() -> None:
-    scores = torch.linspace(-2, 2, 23)
-    probabilities = (scores / 0.7).softmax(-1)
-    kept = probabilities.topk(9).indices
-    of_top_k = torch.zeros_like(probabilities)
-    of_top_k[kept] = probabilities[kept] / probabilities[kept].sum()
-    tokens = draw_many(scores, temperature=0.7, top_k=9, top_p=0.8)
-    assert_distributed(tokens, nucleus(of_top_k, 0.8))
-
-
 def test_a_nucleus_wider_than_what_is_looked_at_first_is_found() -> None:
     scores = torch.linspace(0, 0.001, 3000)
     tokens = draw_many(scores, 1000, top_p=0.5)
@@ -140,12 +126,8 @@ def test_nothing_that_is_left_out_is_ever_drawn(
     levels: list[int], top_k: int, top_p: float, temperature: float
 ) -> None:
     scores = torch.tensor(levels) / 8
-    probabilities = (scores / temperature).double().softmax(-1)
-    if top_k:
-        probabilities[probabilities.argsort(descending=True)[top_k:]] = 0
-        probabilities /= probabilities.sum()
     # A share that falls on a border to the last digit may round either way.
-    allowed = nucleus(probabilities, min(top_p + 1e-6, 1.0)) > 0 if top_p < 1 else probabilities >= 0
+    allowed = left(scores, temperature, top_k, min(top_p + 1e-6, 1.0)) > 0
     tokens = draw_many(scores, 200, top_k=top_k, top_p=top_p, temperature=temperature)
     assert set(tokens) <= set(allowed.nonzero().flatten().tolist())
 
@@ -165,14 +147,8 @@ def test_min_p_leaves_out_what_is_less_likely_than_its_share_of_the_likeliest() 
 def test_a_draw_does_not_depend_on_the_other_rows() -> None:
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(12, 3000, generator=generator)
-    rows = [
-        Sequence(
-            Submit(
-                0, [1], 9, Sampling(seed=row, top_k=(0, 0, 7, 2000)[row % 4], top_p=(1, 0.7, 0.9, 1)[row % 4])
-            )
-        )
-        for row in range(12)
-    ]
+    kept = [{"top_p": 1}, {"top_p": 0.7}, {"top_k": 7, "top_p": 0.9}, {"top_k": 2000}]
+    rows = [sequences(1, seed=row, **kept[row % 4])[0] for row in range(12)]
     together = draw(scores, rows)
     alone = torch.cat([draw(scores[row : row + 1], [rows[row]]) for row in range(12)])
     assert torch.equal(together, alone)
@@ -196,12 +172,8 @@ def test_the_same_seed_draws_the_same_on_every_machine() -> None:
     assert tokens == [526, 487, 442, 731, 819, 306, 75, 652]
 
 
-@pytest.mark.parametrize("seed", [0, -1, 2**64 - 1, 2**80])
-def test_any_integer_is_a_seed(seed: int) -> None:
-    sampled = [draw(torch.zeros(1, 1000), sequences(1, seed=seed)) for _ in range(2)]
-    assert torch.equal(*sampled)
-
-
-def test_without_a_seed_each_request_has_its_own() -> None:
+def test_any_integer_is_a_seed_and_without_one_each_request_has_its_own() -> None:
+    for seed in (0, -1, 2**64 - 1, 2**80):
+        assert torch.equal(*(draw(torch.zeros(1, 1000), sequences(1, seed=seed)) for _ in range(2)))
     rows = [Sequence(Submit(0, [1], 9, Sampling())) for _ in range(50)]
     assert len(set(draw(torch.zeros(50, 100_000), rows).tolist())) > 40
