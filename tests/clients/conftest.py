@@ -14,7 +14,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,28 +45,49 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))
 
 
-class Runner:
+class Server:
+    """A program that serves until it is closed, and writes to ``log``."""
+
+    def __init__(
+        self, command: Sequence[str | Path], log: Path, folder: Path, environment: Mapping[str, str]
+    ) -> None:
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + _DEADLINE_S
+        while not condition():
+            assert self._process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline_s, self._log.read_text()
+            time.sleep(0.2)
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(timeout=300)
+
+
+class Runner(Server):
     """A runner on free ports; close it."""
 
     def __init__(self, folder: Path, *engine: str, **environment: str) -> None:
         self._ports = dict(zip(DEFAULT_PORTS, free_ports(len(DEFAULT_PORTS)), strict=True))
         self.cog_url = self._url("PORT")
         self.openai_url = self._url("OPENAI_PORT")
-        self._log = folder / "serve.log"
+        log = folder / "serve.log"
         settings = {name: str(port) for name, port in self._ports.items()}
         settings |= {"COG_TRITON_CACHE": str(folder / "cache"), "OPENAI_MAX_REQUESTS": str(MOST_REQUESTS)}
         settings |= {"TRITON_START_TIMEOUT": str(_DEADLINE_S), **environment}
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [PYTHON, "-m", "cli", "serve", *engine],
-                cwd=ROOT,
-                env={**os.environ, **settings},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        super().__init__([PYTHON, "-m", "cli", "serve", *engine], log, ROOT, {**os.environ, **settings})
         try:
-            self._wait_ready()
+            self.wait_until(lambda: "Ctrl-C stops it" in log.read_text())
         except BaseException:
             self.close()
             raise
@@ -79,13 +100,6 @@ class Runner:
 
     def _url(self, port: str) -> str:
         return f"http://{HOST}:{self._ports[port]}"
-
-    def _wait_ready(self) -> None:
-        deadline_s = time.monotonic() + _DEADLINE_S
-        while "Ctrl-C stops it" not in (log := self._log.read_text()):
-            assert self._process.poll() is None, log
-            assert time.monotonic() < deadline_s, log
-            time.sleep(0.2)
 
     def metric(self, name: str) -> float:
         """Return a value of the runner's /metrics, by name and labels as written there; 0 if it has none."""
@@ -118,10 +132,6 @@ class Runner:
                 os.kill(pid, signal.SIGKILL)
                 return
         raise AssertionError("no engine server runs")
-
-    def close(self) -> None:
-        self._process.send_signal(signal.SIGINT)
-        self._process.wait(timeout=300)
 
 
 def descendants(pid: int) -> Iterator[int]:

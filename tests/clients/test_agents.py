@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +18,6 @@ pytestmark = pytest.mark.servers
 class City(BaseModel):
     name: str
     is_large: bool
-
-
-PARIS = City(name="Paris", is_large=True)
 
 
 @pytest.fixture
@@ -42,41 +38,24 @@ def get_weather(asked: list[str]) -> Callable[[str], str]:
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("streams", [False, True])
-def test_openais_agents(
+async def test_openais_agents(
     scripted: Runner, api: str, streams: bool, get_weather: Callable[[str], str], asked: list[str]
 ) -> None:
     import agents
 
     agents.set_tracing_disabled(True)
-
-    async def run() -> str:
-        async with openai.AsyncOpenAI(base_url=f"{scripted.openai_url}/v1", api_key="none") as client:
-            kind = agents.OpenAIChatCompletionsModel if api == "chat" else agents.OpenAIResponsesModel
-            model = kind(model=scripted.model(), openai_client=client)
-            agent = agents.Agent("Weather", tools=[agents.function_tool(get_weather)], model=model)
-            if not streams:
-                return str((await agents.Runner.run(agent, WEATHER)).final_output)
-            result = agents.Runner.run_streamed(agent, WEATHER)
+    async with openai.AsyncOpenAI(base_url=f"{scripted.openai_url}/v1", api_key="none") as client:
+        kind = agents.OpenAIChatCompletionsModel if api == "chat" else agents.OpenAIResponsesModel
+        model = kind(model=scripted.model(), openai_client=client)
+        agent = agents.Agent("Weather", tools=[agents.function_tool(get_weather)], model=model)
+        if streams:
+            result: Any = agents.Runner.run_streamed(agent, WEATHER)
             async for _ in result.stream_events():
                 pass
-            return str(result.final_output)
-
-    assert asyncio.run(run()) == ANSWER
+        else:
+            result = await agents.Runner.run(agent, WEATHER)
+    assert result.final_output == ANSWER
     assert asked == ["Paris"]
-
-
-def test_an_output_type_of_openais_agents(scripted: Runner) -> None:
-    import agents
-
-    agents.set_tracing_disabled(True)
-
-    async def run() -> Any:
-        async with openai.AsyncOpenAI(base_url=f"{scripted.openai_url}/v1", api_key="none") as client:
-            model = agents.OpenAIResponsesModel(model=scripted.model(), openai_client=client)
-            agent = agents.Agent("Cities", output_type=City, model=model)
-            return (await agents.Runner.run(agent, CITY)).final_output
-
-    assert asyncio.run(run()) == PARIS
 
 
 @pytest.mark.parametrize("uses_responses", [False, True])
@@ -101,7 +80,9 @@ def test_langchains_agent(
 
 
 @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
-def test_pydantic_ai(scripted: Runner, api: str, get_weather: Callable[[str], str], asked: list[str]) -> None:
+async def test_pydantic_ai(
+    scripted: Runner, api: str, get_weather: Callable[[str], str], asked: list[str]
+) -> None:
     from pydantic_ai import Agent, NativeOutput
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
@@ -116,15 +97,11 @@ def test_pydantic_ai(scripted: Runner, api: str, get_weather: Callable[[str], st
     else:
         kind = OpenAIChatModel if api == "chat" else OpenAIResponsesModel
         model = kind(scripted.model(), provider=provider)
-
-    async def run() -> tuple[str, str]:
-        agent = Agent(model, tools=[get_weather])
-        whole = await agent.run(WEATHER)
-        async with agent.run_stream(WEATHER) as stream:
-            return whole.output, await stream.get_output()
-
-    assert asyncio.run(run()) == (ANSWER, ANSWER)
+    agent = Agent(model, tools=[get_weather])
+    assert (await agent.run(WEATHER)).output == ANSWER
+    async with agent.run_stream(WEATHER) as stream:
+        assert await stream.get_output() == ANSWER
     assert asked == ["Paris", "Paris"]
     if api == "chat":
         structured = Agent(model, output_type=NativeOutput(City))
-        assert structured.run_sync(CITY).output == PARIS
+        assert (await structured.run(CITY)).output == City(name="Paris", is_large=True)

@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import anthropic
 import openai
 import pytest
 
-from tests.clients.conftest import HOST, ROOT, Runner, free_ports
+from tests.clients.conftest import HOST, ROOT, Runner, Server, free_ports
 from tests.clients.script import ANSWER, TEMPERATURE, WEATHER
 from tests.clients.test_tools import TOOLS, chat, user
 
@@ -39,7 +38,7 @@ KEY = "sk-" + secrets.token_hex(32)
 _DEADLINE_S = 500.0
 
 
-class Proxy:
+class Proxy(Server):
     """LiteLLM's proxy; its model ``weather`` is the runner's."""
 
     def __init__(self, scripted: Runner, folder: Path) -> None:
@@ -53,24 +52,12 @@ class Proxy:
         models = [{"model_name": "weather", "litellm_params": backend}]
         config = {"model_list": models, "general_settings": {"master_key": KEY}}
         (folder / "config.yaml").write_text(json.dumps(config))
-        self._log = folder / "litellm.log"
         command = [BIN / "litellm", "--config", folder / "config.yaml", "--host", HOST, "--port", str(port)]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, "--telemetry", "False"],
-                cwd=folder,
-                env={**ALONE, "HOME": str(folder)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        environment = {**ALONE, "HOME": str(folder)}
+        super().__init__([*command, "--telemetry", "False"], folder / "litellm.log", folder, environment)
 
     def wait_ready(self) -> None:
-        deadline_s = time.monotonic() + _DEADLINE_S
-        while not self._is_ready():
-            assert self._process.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline_s, self._log.read_text()
-            time.sleep(0.2)
+        self.wait_until(self._is_ready)
 
     def _is_ready(self) -> bool:
         try:
@@ -78,10 +65,6 @@ class Proxy:
                 return True
         except OSError:
             return False
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")

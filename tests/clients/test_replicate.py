@@ -31,46 +31,35 @@ class CogTransport(httpx.HTTPTransport):
         return httpx.Response(200, json=prediction)
 
 
-def python_client(runner: Runner) -> replicate.Client:
-    return replicate.Client(api_token="none", base_url=runner.cog_url, transport=CogTransport())
-
-
-def run_javascript(runner: Runner, inputs: dict[str, object]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["node", "predict.mjs", runner.cog_url, json.dumps(inputs)],
-        cwd=needed_javascript(),
-        env={**os.environ, "PATH": PATH},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
 def expected(runner: Runner) -> str:
     answer = httpx.post(f"{runner.cog_url}/predictions", json={"input": INPUT}, timeout=300).json()
     return "".join(answer["output"])
 
 
-def test_the_python_client_makes_a_prediction(runner: Runner) -> None:
-    prediction = python_client(runner).predictions.create(version="local", input=INPUT)
+def test_the_python_client_makes_a_prediction_and_raises_what_the_server_refuses(runner: Runner) -> None:
+    client = replicate.Client(api_token="none", base_url=runner.cog_url, transport=CogTransport())
+    prediction = client.predictions.create(version="local", input=INPUT)
     assert prediction.status == "succeeded"
     assert "".join(prediction.output) == expected(runner)
-
-
-def test_the_python_client_raises_what_the_server_refuses(runner: Runner) -> None:
     with pytest.raises(ReplicateError) as refused:
-        python_client(runner).predictions.create(version="local", input={**INPUT, "max_tokens": -1})
+        client.predictions.create(version="local", input={**INPUT, "max_tokens": -1})
     assert refused.value.status == 422
 
 
-def test_the_javascript_client_makes_a_prediction(runner: Runner) -> None:
-    done = run_javascript(runner, INPUT)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"status": "succeeded", "text": expected(runner)}
-
-
-def test_the_javascript_client_throws_what_the_server_refuses(runner: Runner) -> None:
-    done = run_javascript(runner, {**INPUT, "max_tokens": -1})
-    assert done.returncode == 1
-    assert "422" in done.stderr
-    assert "max_tokens" in done.stderr
+def test_the_javascript_client_makes_a_prediction_and_throws_what_the_server_refuses(runner: Runner) -> None:
+    made, refused = (
+        subprocess.run(
+            ["node", "predict.mjs", runner.cog_url, json.dumps(inputs)],
+            cwd=needed_javascript(),
+            env={**os.environ, "PATH": PATH},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        for inputs in (INPUT, {**INPUT, "max_tokens": -1})
+    )
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout) == {"status": "succeeded", "text": expected(runner)}
+    assert refused.returncode == 1
+    assert "422" in refused.stderr
+    assert "max_tokens" in refused.stderr

@@ -60,29 +60,24 @@ def templates(tmp_path: Path) -> Path:
     return sdist_files(_NAME, _SHA256, rf"{_FOLDER}[^/]+\.jinja", tmp_path) / _FOLDER
 
 
-def test_each_text_is_in_the_prompt_whichever_template_writes_it(templates: Path) -> None:
-    command = [PYTHON, "-m", "tests.runner.chat.many_templates", str(templates)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True)
-    failures = json.loads(done.stdout)
-    assert len(failures) > 60
+def test_each_text_is_in_the_prompt_and_the_family_reads_what_the_template_writes(templates: Path) -> None:
+    found = _read(templates)
+    assert len(found) > 60
+    failures = {name: lacking for name, (lacking, _, _) in found.items()}
     for name, reason in _REFUSED.items():
         failures[name] = [each for each in failures[name] if reason not in each]
-    assert {name: found for name, found in failures.items() if found} == {}
-
-
-def test_the_family_that_is_taken_reads_what_the_template_writes(templates: Path) -> None:
-    found = _families(templates)
-    assert {name for name, (_, is_read) in found.items() if is_read is False} == _UNREAD
-    assert {name: family for name, (family, is_read) in found.items() if is_read is None} == _NO_CALLS
+    assert {name: each for name, each in failures.items() if each} == {}
+    assert {name for name, (_, _, is_read) in found.items() if is_read is False} == _UNREAD
+    assert {name: family for name, (_, family, is_read) in found.items() if is_read is None} == _NO_CALLS
 
 
 def test_calls_are_read_from_the_tokens_of_the_models_own_tokenizers(templates: Path, tmp_path: Path) -> None:
     pairs = [f"{_tokenizer(name, tmp_path)}:{template}" for template, name in _TOKENIZERS.items()]
-    assert _families(templates, *pairs) == dict.fromkeys(_TOKENIZERS, True)
+    assert _read(templates, *pairs) == dict.fromkeys(_TOKENIZERS, True)
 
 
-def _families(templates: Path, *pairs: str) -> dict[str, Any]:
-    command = [PYTHON, "-m", "tests.runner.chat.families.many_templates", str(templates), *pairs]
+def _read(templates: Path, *pairs: str) -> dict[str, Any]:
+    command = [PYTHON, "-m", "tests.runner.chat.many_templates", str(templates), *pairs]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -170,13 +170,12 @@ def test_messages_use_a_tool_and_answer_with_its_result(
     assert answer.usage.output_tokens > 0
 
 
-def test_tokens_of_messages_are_counted_as_they_are_billed(claude: anthropic.Anthropic, model: str) -> None:
+def test_tokens_are_counted_as_they_are_billed(
+    client: openai.OpenAI, claude: anthropic.Anthropic, model: str
+) -> None:
     asked: dict[str, Any] = {"model": model, "messages": [user("Hi")], "tools": ANTHROPIC_TOOLS}
     counted = claude.messages.count_tokens(**asked).input_tokens
     assert counted == claude.messages.create(**asked, max_tokens=MANY).usage.input_tokens
-
-
-def test_tokens_of_responses_are_counted_as_they_are_billed(client: openai.OpenAI, model: str) -> None:
     counted = client.responses.input_tokens.count(model=model, input="Hi").input_tokens
     assert counted == client.responses.create(model=model, input="Hi").usage.input_tokens
 

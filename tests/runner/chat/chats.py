@@ -25,6 +25,7 @@ _CALLING = {**dict.fromkeys("cCR", ("called",)), **dict.fromkeys("pP", ("called"
 _ARGUMENTS = ("", "null", "[]", "{}", '{"city": "Par', '["Paris"]', '"Paris"', '{"city": "Paris"}', None)
 _TOOL = {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}
 TOOLS = [{"type": "function", "function": _TOOL}]
+SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def shaped(shape: str) -> Chat:
@@ -73,8 +74,7 @@ def all_chats() -> Iterator[tuple[str, Chat, list[str]]]:
 
 
 def program_of(source: str) -> ChatProgram:
-    special_tokens = {"bos_token": "<s>", "eos_token": "</s>"}
-    return ChatProgram(compile_template(source), Compile({}, "", special_tokens))
+    return ChatProgram(compile_template(source), Compile({}, "", SPECIAL_TOKENS))
 
 
 def rendered(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -114,6 +114,19 @@ def message_of(parts: Iterable[Part]) -> Message:
                 last = message.calls[-1]
                 message.calls[-1] = Call(last.name, last.arguments + text, last.id)
     return message
+
+
+def read_in_all_ways(
+    make: Callable[[], PartsDecoder], ids: list[int], rng: random.Random | None = None
+) -> Message:
+    """Read tokens one by one, at once and, with ``rng``, in random steps: the message is the same."""
+    ways = [[[each] for each in ids], [ids], *(random_chunks(ids, rng) for _ in range(2) if rng)]
+    messages = []
+    for chunks in ways:
+        made = make()
+        messages.append((message_of(read(made, chunks)), made.is_stopped or made.reasoning_token_count))
+    assert all(each == messages[0] for each in messages)
+    return messages[0][0]
 
 
 def random_chunks(ids: list[int], rng: random.Random) -> list[list[int]]:

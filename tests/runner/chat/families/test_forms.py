@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.runner.chat.families.answers import (
     decoder,
     message_of,
     read,
+    read_in_all_ways,
     tokenizer_with,
     tool_use,
 )
@@ -32,12 +34,8 @@ def read_text(name: str, text: str, *, starts_in_reasoning: bool = False, tools:
     tokens = [*form.special, *form.added]
     for part in re.split(f"({'|'.join(map(re.escape, tokens)) or '(?!)'})", text):
         (writer.marker if part in tokens else writer.text)(part)
-    messages = []
-    for chunks in ([[each] for each in writer.ids], [writer.ids]):
-        made = decoder(form.family, tokenizer, tools=tools, starts_in_reasoning=starts_in_reasoning)
-        messages.append(message_of(read(made, chunks)))
-    assert messages[0] == messages[1]
-    return messages[0]
+    make = partial(decoder, form.family, tokenizer, tools=tools, starts_in_reasoning=starts_in_reasoning)
+    return read_in_all_ways(make, writer.ids)
 
 
 def called(arguments: str) -> list[Call]:

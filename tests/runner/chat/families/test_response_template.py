@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,7 @@ from tests.runner.chat.families.answers import (
     Call,
     Message,
     decoder,
-    message_of,
-    random_chunks,
-    read,
+    read_in_all_ways,
     tokenizer_with,
     tool_use,
 )
@@ -101,11 +100,10 @@ def family_of(found: object, tokenizer: Tokenizer | None = None) -> Family:
     return family
 
 
-def read_in_all_ways(family: Family, tokenizer: Tokenizer, ids: list[int], rng: random.Random) -> Message:
-    ways = ([[each] for each in ids], [ids], random_chunks(ids, rng), random_chunks(ids, rng))
-    messages = [message_of(read(decoder(family, tokenizer, tools=TOOLS), chunks)) for chunks in ways]
-    assert all(each == messages[0] for each in messages)
-    return messages[0]
+def read_all(
+    family: Family, tokenizer: Tokenizer, ids: list[int], rng: random.Random | None = None
+) -> Message:
+    return read_in_all_ways(partial(decoder, family, tokenizer, tools=TOOLS), ids, rng)
 
 
 def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -121,14 +119,14 @@ def test_an_answer_is_read_as_it_is_described_however_it_arrives(name: str, toke
     family = family_of(described(calls), tokenizer)
     whole = f"<mull>\nTwo\n</mull>\n\nSure.\n{call}\n{call}"
     ids = ids_of(tokenizer, whole)
-    message = read_in_all_ways(family, tokenizer, ids, rng)
+    message = read_all(family, tokenizer, ids, rng)
     meant = [Call("f", '{"n": 1}')]
     assert message == Message("Sure.", "Two", meant * 2)
     for _ in range(fast.num_examples(30)):
         damaged = ids.copy()
         at = rng.randrange(len(ids))
         damaged[at : at + rng.randint(0, 3)] = rng.choices(ids, k=rng.randint(0, 2))
-        read_in_all_ways(family, tokenizer, damaged[: rng.randint(at, len(damaged))], rng)
+        read_all(family, tokenizer, damaged[: rng.randint(at, len(damaged))], rng)
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -184,24 +182,21 @@ def test_the_longest_mark_is_read() -> None:
     mark = f"<{'a' * 126}>"
     family = family_of(described({**JSON, "open_pattern": "", "open": mark}))
     ids = ids_of(tokenizer_with(), mark + '{"name": "f"}')
-    assert read_in_all_ways(family, tokenizer_with(), ids, random.Random(0)).calls == [Call("f", "{}")]
+    assert read_all(family, tokenizer_with(), ids).calls == [Call("f", "{}")]
 
 
 def test_marks_around_content_are_left_out() -> None:
     content = {"open": "<|say|>", "close": ["<|said|>", "<|call|>"]}
     family = family_of(described(JSON, content=content))
     ids = ids_of(tokenizer_with(TOKENS), "<mull>Two</mull><|say|>Sure.<|said|>")
-    message = read_in_all_ways(family, tokenizer_with(TOKENS), ids, random.Random(0))
+    message = read_all(family, tokenizer_with(TOKENS), ids)
     assert message == Message("Sure.", "Two")
 
 
 UNUSABLE: dict[str, tuple[object, str]] = {
     "no object": ([1], "Expected `object`"),
-    "a text": ("<think>", "Expected `object`"),
     "no fields": ({"start_anchor": "x", "fields": {}}, "no marks"),
-    "fields in a list": ({"fields": [JSON]}, r"fields"),
     "a later version": ({**described(JSON), "version": 2}, "version"),
-    "a number as a mark": (described({**JSON, "close": 5}), "close"),
     "a long mark": (described({**JSON, "close": "<" * 100_000}), "too long"),
     "many marks": (described({**JSON, "close": [f"<{n}>" for n in range(1000)]}), "too many"),
     "a long pattern": (described({**JSON, "open_pattern": r"\s*" * 50_000}), "not literal"),
@@ -219,19 +214,13 @@ UNUSABLE: dict[str, tuple[object, str]] = {
         "several",
     ),
     "another value of a transform": (described({**JSON, "transform": {"function": {"name": 1}}}), "keys"),
-    "a list as a transform": (described({**JSON, "transform": [WHOLE]}), "keys"),
     "a name without a mark after it": (
         described({**HEADER, "open_pattern": r"<\|act\|>(?P<name>\w+)\s*"}),
         "mark before or after",
     ),
     "tags": (described({**JSON, "content": "xml-inline", "content_args": {"tag_pattern": "(a+)+$"}}), "JSON"),
     "keys without quotes": (described({**JSON, "content_args": {"unquoted_keys": True}}), "JSON"),
-    "a pattern": (described({**JSON, "open_pattern": r"(<\|a\|>)+"}), "not literal"),
     "a pattern that takes long": (described({**JSON, "close_pattern": "(a+)+" * 20}), "not literal"),
-    "a lookahead": (
-        described(reasoning_content={**THOUGHT, "open": "", "open_pattern": "(?=x)"}),
-        "not literal",
-    ),
 }
 
 
@@ -252,15 +241,11 @@ def test_what_can_not_be_used_is_told_at_once(name: str) -> None:
 
 def test_any_description_is_read_or_refused() -> None:
     """And what it makes reads any answer in the same way however it arrives."""
-    rng, values = (
-        random.Random(3),
-        (None, 1, [], {}, True, "", "<", "<a>", "{", "]", "|", ["<a>", "<b"], "\0", [[]]),
-    )
-    num_families = 0
+    rng, num_families = random.Random(3), 0
+    values = (None, 1, [], {}, True, "", "<", "<a>", "{", "]", "|", ["<a>", "<b"], "\0", [[]])
     for _ in range(fast.num_examples(400)):
-        fields: dict[str, Any] = copy.deepcopy(described(rng.choice([call for call, _ in FORMS.values()])))[
-            "fields"
-        ]
+        calls, _ = rng.choice([*FORMS.values()])
+        fields: dict[str, Any] = copy.deepcopy(described(calls)["fields"])
         for _ in range(rng.randint(1, 3)):
             field = fields[rng.choice([*fields])]
             field[rng.choice([*JSON, "close_pattern", "transform", "content_args"])] = rng.choice(values)
@@ -270,18 +255,9 @@ def test_any_description_is_read_or_refused() -> None:
         if family is not None:
             num_families += 1
             assert family.calls is not None
-            marks = [
-                *family.calls.markers,
-                "<mull>",
-                "</mull>",
-                "<",
-                "<a>",
-                '{"name": "f", ',
-                '"arguments": {}}',
-                "a",
-            ]
+            marks = [*family.calls.markers, "<mull>", "</mull>", '{"name": "f", ', '"arguments": {}}', *"<a"]
             text = "".join(rng.choices(marks, k=9))
-            read_in_all_ways(family, tokenizer, ids_of(tokenizer, text), rng)
+            read_all(family, tokenizer, ids_of(tokenizer, text), rng)
     assert num_families
 
 
