@@ -172,13 +172,6 @@ def test_figures_follow_the_iterations_and_fall_to_zero(load_engine: Load) -> No
     assert idle.gauges["free_num_blocks"] == idle.gauges["max_num_blocks"] > 0
 
 
-def test_nothing_warns_of_a_deprecated_name(load_engine: Load, capfd: pytest.CaptureFixture[str]) -> None:
-    engine, sink = load_engine()
-    engine.submit(Submit(1, [5], 3, Sampling(seed=3, top_p=0.9, temperature=0.5), min_tokens=2))
-    sink.end_of(1)
-    assert "deprecated" not in capfd.readouterr().err
-
-
 def test_it_closes_at_once_with_requests_running(tmp_path: Path) -> None:
     sink = RecordingSink()
     engine = load(write_engine(tmp_path, vocab_size=320), sink, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -41,64 +42,53 @@ def test_what_is_not_given_keeps_the_librarys_default(compiled: CompiledConfig) 
     assert ours.parallel_config is None
 
 
+KNOBS = "extended_runtime_perf_knob_config"
+PARAMETERS: dict[str, tuple[str, str, object]] = {
+    "gpt_model_type": ("V1", "batching_type", trtllm.BatchingType.STATIC),
+    "batch_scheduler_policy": (
+        "max_utilization",
+        "scheduler_config.capacity_scheduler_policy",
+        trtllm.CapacitySchedulerPolicy.MAX_UTILIZATION,
+    ),
+    "decoding_mode": ("top_k_top_p", "decoding_config.decoding_mode", trtllm.DecodingMode.TopKTopP()),
+    "max_beam_width": ("2", "max_beam_width", 2),
+    "max_batch_size": ("3", "max_batch_size", 3),
+    "max_queue_size": ("9", "max_queue_size", 9),
+    "max_tokens_in_paged_kv_cache": ("2560", "kv_cache_config.max_tokens", 2560),
+    "max_attention_window_size": ("512, 256", "kv_cache_config.max_attention_window", [512, 256]),
+    "sink_token_length": ("4", "kv_cache_config.sink_token_length", 4),
+    "kv_cache_free_gpu_mem_fraction": ("0.95", "kv_cache_config.free_gpu_memory_fraction", 0.95),
+    "cross_kv_cache_fraction": ("0.5", "kv_cache_config.cross_kv_cache_fraction", 0.5),
+    "kv_cache_host_memory_bytes": ("1000000000", "kv_cache_config.host_cache_size", 10**9),
+    "kv_cache_onboard_blocks": ("false", "kv_cache_config.onboard_blocks", False),
+    "enable_kv_cache_reuse": ("true", "kv_cache_config.enable_block_reuse", True),
+    "enable_chunked_context": ("0", "enable_chunked_context", False),
+    "normalize_log_probs": ("False", "normalize_log_probs", False),
+    "gpu_device_ids": ("3", "parallel_config.device_ids", [3]),
+    "lora_cache_optimal_adapter_size": ("16", "peft_cache_config.optimal_adapter_size", 16),
+    "lora_cache_max_adapter_size": ("32", "peft_cache_config.max_adapter_size", 32),
+    "lora_cache_gpu_memory_fraction": ("0.1", "peft_cache_config.device_cache_percent", 0.1),
+    "lora_cache_host_memory_bytes": ("5000", "peft_cache_config.host_cache_size", 5000),
+    "medusa_choices": ("{0}, {0, 1}", "decoding_config.medusa_choices", [[0], [0, 1]]),
+    "eagle_choices": ("{0, 0}, {1}", "decoding_config.eagle_config.eagle_choices", [[0, 0], [1]]),
+    "gpu_weights_percent": ("0.5", "gpu_weights_percent", 0.5),
+    "multi_block_mode": ("false", f"{KNOBS}.multi_block_mode", False),
+    "enable_context_fmha_fp32_acc": ("true", f"{KNOBS}.enable_context_fmha_fp32_acc", True),
+    "cuda_graph_mode": ("true", f"{KNOBS}.cuda_graph_mode", True),
+    "cuda_graph_cache_size": ("7", f"{KNOBS}.cuda_graph_cache_size", 7),
+    "iter_stats_max_iterations": ("10", "iter_stats_max_iterations", 10),
+    "request_stats_max_iterations": ("11", "request_stats_max_iterations", 11),
+    "speculative_decoding_fast_logits": ("true", "spec_dec_config.fast_logits", True),
+}
+"""A value, where NVIDIA's model puts it, and what it is there: by NVIDIA's name."""
+
+
 def test_every_parameter_arrives_where_nvidias_model_puts_it(compiled: CompiledConfig) -> None:
-    given = {
-        "gpt_model_type": "V1",
-        "batch_scheduler_policy": "max_utilization",
-        "decoding_mode": "top_k_top_p",
-        "max_beam_width": "2",
-        "max_batch_size": "3",
-        "max_queue_size": "9",
-        "max_tokens_in_paged_kv_cache": "2560",
-        "max_attention_window_size": "512, 256",
-        "sink_token_length": "4",
-        "kv_cache_free_gpu_mem_fraction": "0.95",
-        "cross_kv_cache_fraction": "0.5",
-        "kv_cache_host_memory_bytes": "1000000000",
-        "kv_cache_onboard_blocks": "false",
-        "enable_kv_cache_reuse": "true",
-        "enable_chunked_context": "0",
-        "normalize_log_probs": "False",
-        "gpu_device_ids": "3",
-        "lora_cache_optimal_adapter_size": "16",
-        "lora_cache_max_adapter_size": "32",
-        "lora_cache_gpu_memory_fraction": "0.1",
-        "lora_cache_host_memory_bytes": "5000",
-        "medusa_choices": "{0}, {0, 1}",
-        "eagle_choices": "{0, 0}, {1}",
-        "gpu_weights_percent": "0.5",
-        "multi_block_mode": "false",
-        "enable_context_fmha_fp32_acc": "true",
-        "cuda_graph_mode": "true",
-        "cuda_graph_cache_size": "7",
-        "iter_stats_max_iterations": "10",
-        "request_stats_max_iterations": "11",
-        "speculative_decoding_fast_logits": "true",
-    }
+    given = {name: value for name, (value, _, _) in PARAMETERS.items()}
     config = executor_config(trtllm, parse_options(given), compiled)
-    assert config.batching_type is trtllm.BatchingType.STATIC
-    policy = config.scheduler_config.capacity_scheduler_policy
-    assert policy is trtllm.CapacitySchedulerPolicy.MAX_UTILIZATION
-    assert config.decoding_config.decoding_mode.isTopKandTopP()
-    assert config.decoding_config.medusa_choices == [[0], [0, 1]]
-    assert config.decoding_config.eagle_config.eagle_choices == [[0, 0], [1]]
-    assert (config.max_beam_width, config.max_batch_size, config.max_queue_size) == (2, 3, 9)
-    cache = config.kv_cache_config
-    assert (cache.max_tokens, cache.max_attention_window, cache.sink_token_length) == (2560, [512, 256], 4)
-    assert (cache.free_gpu_memory_fraction, cache.cross_kv_cache_fraction) == (0.95, 0.5)
-    assert (cache.host_cache_size, cache.onboard_blocks, cache.enable_block_reuse) == (10**9, False, True)
-    assert (config.enable_chunked_context, config.normalize_log_probs) == (False, False)
-    assert config.parallel_config.device_ids == [3]
+    for name, (_, place, expected) in PARAMETERS.items():
+        assert attrgetter(place)(config) == expected, name
     assert config.parallel_config.communication_mode is trtllm.CommunicationMode.LEADER
-    peft = config.peft_cache_config
-    assert (peft.optimal_adapter_size, peft.max_adapter_size) == (16, 32)
-    assert (peft.device_cache_percent, peft.host_cache_size) == (0.1, 5000)
-    knobs = config.extended_runtime_perf_knob_config
-    assert (knobs.multi_block_mode, knobs.enable_context_fmha_fp32_acc) == (False, True)
-    assert (knobs.cuda_graph_mode, knobs.cuda_graph_cache_size) == (True, 7)
-    assert config.gpu_weights_percent == 0.5
-    assert (config.iter_stats_max_iterations, config.request_stats_max_iterations) == (10, 11)
-    assert config.spec_dec_config.fast_logits is True
 
 
 def test_no_parameter_of_the_template_is_dropped() -> None:
@@ -136,6 +126,7 @@ def test_chunked_context_is_always_told(compiled: CompiledConfig, given: bool | 
         ("medusa_choices", "0, 1", "like {0, 0}"),
         ("batch_scheduler_policy", "fair", "one of max_utilization, guaranteed_no_evict"),
         ("decoding_mode", "beam", "one of auto"),
+        ("guided_decoding_backend", "lm-format-enforcer", "one of xgrammar"),
         ("participant_ids", "1", "left out"),
         ("device", "cpu", "left out"),
     ],
@@ -176,9 +167,3 @@ def test_guided_decoding_gets_the_tokenizer_with_a_place_for_each_id(tmp_path: P
         token: index for index, token in enumerate(config.encoded_vocab) if token
     } == tokenizer.get_vocab()
     assert config.stop_token_ids == [7]
-
-
-def test_another_guided_decoding_backend_is_refused() -> None:
-    assert parse_options({"guided_decoding_backend": "xgrammar"})
-    with pytest.raises(InvalidSetting, match="guided_decoding_backend must be one of xgrammar"):
-        parse_options({"guided_decoding_backend": "lm-format-enforcer"})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
 
 from ._pybind import Arg, Bound, boolean, check, f32, i32, instance, list_of, optional, text, u64
 
@@ -30,38 +31,9 @@ class CommunicationMode(Enum):
     ORCHESTRATOR = 1
 
 
-class DecodingMode:
-    """Made by its factories alone."""
-
-    def __init__(self, *given: Any) -> None:
-        raise TypeError("DecodingMode: No constructor defined!")
-
-    @classmethod
-    def _make(cls, name: str) -> DecodingMode:
-        mode = cls.__new__(cls)
-        mode.name = name
-        return mode
-
-    name: str
-
-
-def _factory(name: str) -> Any:
-    return staticmethod(lambda: DecodingMode._make(name))
-
-
-def _predicate(*names: str) -> Any:
-    return lambda self: self.name in names
-
-
-for _name in (
-    *("Auto", "TopK", "TopP", "TopKTopP", "BeamSearch", "Medusa", "Lookahead", "ExplicitDraftTokens"),
-    "Eagle",
-):
-    setattr(DecodingMode, _name, _factory(_name))
-    if _name != "TopKTopP":
-        setattr(DecodingMode, f"is{_name}", _predicate(_name))
-DecodingMode.isTopKandTopP = _predicate("TopKTopP")  # type: ignore[attr-defined]
-DecodingMode.isTopKorTopP = _predicate("TopK", "TopP", "TopKTopP")  # type: ignore[attr-defined]
+_Mode = Enum("_Mode", "Auto TopK TopP TopKTopP BeamSearch Medusa Lookahead ExplicitDraftTokens Eagle")
+DecodingMode = SimpleNamespace(**{name: partial(_Mode.__getitem__, name) for name in _Mode.__members__})
+"""Made by its factories alone."""
 
 
 class SchedulerConfig(Bound):
@@ -120,7 +92,7 @@ class EagleConfig(Bound):
 
 class DecodingConfig(Bound):
     ARGS = (
-        Arg("decoding_mode", optional(instance(DecodingMode)), None),
+        Arg("decoding_mode", optional(instance(_Mode)), None),
         Arg("medusa_choices", optional(list_of(list_of(i32))), None),
         Arg("eagle_config", optional(instance(EagleConfig)), None),
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from ._config import CommunicationMode, ExecutorConfig, ModelType
 from ._generator import Sequence
-from ._pybind import Arg, bind, check, instance, list_of, milliseconds, optional, path, u64
+from ._pybind import Arg, bind, check, instance, optional, path, u64
 from ._ranks import RANK, SIZE, Ranks
 from ._request import Request
 from ._result import IterationStats, Response
@@ -23,11 +23,7 @@ _INIT = (
     Arg("model_type", instance(ModelType)),
     Arg("executor_config", instance(ExecutorConfig)),
 )
-_AWAITS = (
-    (Arg("timeout", optional(milliseconds), None),),
-    (Arg("id", u64), Arg("timeout", optional(milliseconds), None)),
-    (Arg("ids", list_of(u64)), Arg("timeout", optional(milliseconds), None)),
-)
+_AWAIT = (Arg("id", optional(u64), None), Arg("timeout", optional(instance(timedelta)), None))
 
 
 class Executor:
@@ -87,40 +83,26 @@ class Executor:
         return RANK == 0 and not self._is_shut_down
 
     def enqueue_request(self, request: Request) -> int:
-        return self.enqueue_requests([request])[0]
-
-    def enqueue_requests(self, requests: list[Request]) -> list[int]:
-        values = bind("enqueue_requests", (Arg("requests", list_of(instance(Request))),), 1, (requests,), {})
+        bind("enqueue_request", (Arg("request", instance(Request)),), 1, (request,), {})
         self._check_open()
         check(RANK == 0, "Only leader can enqueue requests")
         with self._lock:
             limit = self._config.max_queue_size
-            if limit and len(self._queue) + len(requests) > limit:
+            if limit and len(self._queue) >= limit:
                 raise RuntimeError(
                     f"[TensorRT-LLM][ERROR] Maximum queue size of {limit} has been reached, "
                     "please try again later"
                 )
-            ids = list(range(self._next_id, self._next_id + len(requests)))
-            self._next_id += len(requests)
-            self._queue += zip(ids, values["requests"], strict=True)
+            request_id, self._next_id = self._next_id, self._next_id + 1
+            self._queue.append((request_id, request))
             self._lock.notify_all()
-        return ids
+        return request_id
 
-    def await_responses(self, *given: Any, **named: Any) -> Any:
-        for form in _AWAITS:
-            try:
-                values = bind("await_responses", form, len(form), given, named)
-                break
-            except TypeError:
-                if form is _AWAITS[-1]:
-                    raise
-        self._check_open()
-        if "ids" in values:
-            return [self._await(each, values["timeout"]) for each in values["ids"]]
-        return self._await(values.get("id"), values["timeout"])
-
-    def _await(self, request_id: int | None, timeout: timedelta | None) -> list[Response]:
+    def await_responses(self, *given: Any, **named: Any) -> list[Response]:
         """NOTE: for an id whose last response was taken, without a timeout, this waits for ever."""
+        values = bind("await_responses", _AWAIT, 1, given, named)
+        request_id, timeout = values["id"], values["timeout"]
+        self._check_open()
 
         def is_there() -> bool:
             return self._is_shut_down or bool(
@@ -174,7 +156,7 @@ class Executor:
         while self._queue and len(self._active) < self._max_batch_size:
             request_id, request = self._queue.popleft()
             if (error := self._refusal(request)) is not None:
-                new.append(Response(request_id, error, request.client_id))
+                new.append(Response(request_id, error))
             else:
                 self._active.append(Sequence(request_id, request, self._vocab_size, self._max_seq_len))
                 self._active[-1].reused_blocks = self._reuse(request.input_token_ids)

@@ -45,9 +45,8 @@ class Sequence:
         is_over = reason is not FinishReason.NOT_FINISHED
         if not self.request.streaming:
             return self._response(self._whole(), reason) if is_over else None
-        new = self.output if self.request.return_all_generated_tokens else self.output[self.sent :]
-        self.sent = len(self.output)
-        return self._response(list(new), reason)
+        new, self.sent = self.output[self.sent :], len(self.output)
+        return self._response(new, reason)
 
     def _whole(self) -> list[int]:
         excludes = self.request.output_config.exclude_input_from_output
@@ -79,18 +78,16 @@ class Sequence:
 
     def _response(self, tokens: list[int], reason: Any) -> Response:
         result = Result()
-        result.is_final = result.is_sequence_final = reason is not FinishReason.NOT_FINISHED
+        result.is_final = reason is not FinishReason.NOT_FINISHED
         width = self.request.sampling_config.beam_width
         # Beam n is the first with n added to each token; a cancelled request has beams without tokens.
         result.output_token_ids = [
             [(token + beam) % self._vocab_size for token in tokens] for beam in range(width)
         ]
         result.finish_reasons = [reason] * width
-        result.decoding_iter = len(self.output)
         if self.request.output_config.return_perf_metrics:
             result.request_perf_metrics = RequestPerfMetrics()
             result.request_perf_metrics.kv_cache_metrics.num_reused_blocks = self.reused_blocks
         if self.request.output_config.return_log_probs and reason is not CANCELLED:
             result.log_probs = [[-0.5] * len(self.output) for _ in range(width)]
-            result.cum_log_probs = [-0.5 * len(self.output) for _ in range(width)]
-        return Response(self.request_id, result, self.request.client_id)
+        return Response(self.request_id, result)

@@ -6,7 +6,6 @@ import operator
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, ClassVar
 
 Cast = Callable[[Any], Any]
@@ -132,15 +131,6 @@ def text(value: Any) -> str:
 
 def path(value: Any) -> str:
     return str(os.fspath(value))
-
-
-def milliseconds(value: Any) -> timedelta:
-    """NOTE: a float is seconds; an int is nothing."""
-    if isinstance(value, timedelta):
-        return value
-    if isinstance(value, float):
-        return timedelta(seconds=value)
-    raise TypeError(value)
 
 
 def tensor(value: Any) -> Any:

@@ -38,7 +38,6 @@ class SamplingConfig(Bound):
         Arg("frequency_penalty", optional(f32), None),
         Arg("length_penalty", optional(f32), None),
         Arg("early_stopping", optional(i32), None),
-        Arg("num_return_sequences", optional(i32), None),
     )
 
     def check(self) -> None:
@@ -50,19 +49,13 @@ class SamplingConfig(Bound):
         for name in ("top_p", "top_p_decay"):
             check(values[name] is None or 0 < values[name] <= 1, f"{name} > 0.f and <= 1.f")
         check(values["top_p_min"] is None or 0 <= values["top_p_min"] <= 1, "top_p_min >= 0.f and <= 1.f")
-        for name in ("repetition_penalty", "num_return_sequences"):
-            check(values[name] is None or values[name] > 0, f"{name} > 0")
-        count = values["num_return_sequences"]
-        check(
-            count is None or values["beam_width"] == 1 or count <= values["beam_width"],
-            "beamWidth == 1 || numReturnSequences.value() <= beamWidth",
-        )
+        penalty = values["repetition_penalty"]
+        check(penalty is None or penalty > 0, "repetition_penalty > 0")
 
 
 class OutputConfig(Bound):
     ARGS = (
         Arg("return_log_probs", boolean, False),
-        Arg("return_context_logits", boolean, False),
         Arg("exclude_input_from_output", boolean, False),
         Arg("return_perf_metrics", boolean, False),
     )
@@ -104,7 +97,6 @@ class GuidedDecodingParams(Bound):
 
 
 class Request(Bound):
-    BATCHED_POST_PROCESSOR_NAME = "batched"
     POSITIONAL = 1
     ARGS = (
         Arg("input_token_ids", list_of(i32)),
@@ -120,8 +112,6 @@ class Request(Bound):
         Arg("external_draft_tokens_config", optional(instance(ExternalDraftTokensConfig)), None),
         Arg("prompt_tuning_config", optional(instance(PromptTuningConfig)), None),
         Arg("lora_config", optional(instance(LoraConfig)), None),
-        Arg("client_id", optional(u64), None),
-        Arg("return_all_generated_tokens", boolean, False),
         Arg("guided_decoding_params", optional(instance(GuidedDecodingParams)), None),
     )
 
@@ -130,5 +120,3 @@ class Request(Bound):
         check(values["max_tokens"] is not None, "missing required argument max_tokens")
         check(bool(values["input_token_ids"]), "!mInputTokenIds.empty()")
         check(values["max_tokens"] > 0, "mMaxNewTokens > 0")
-        if values["streaming"] and values["sampling_config"].beam_width > 1:
-            values["return_all_generated_tokens"] = True
