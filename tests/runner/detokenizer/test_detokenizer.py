@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
-from collections.abc import Iterable
 from functools import cache
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from runner.detokenizer.detokenizer import Detokenizer
+from runner.detokenizer.detokenizer import Detokenizer, context_of
 from runner.detokenizer.stages import Stage
 from tests import fast
 
-RANDOM_SEQUENCES = 2000
+RANDOM_SEQUENCES = 3000
 
 EMOJI = [
     *("👨\u200d👩\u200d👧\u200d👦", "👩🏽\u200d🚀"),
@@ -112,19 +110,11 @@ def word_level() -> Tokenizer:
     return with_added_tokens(tokenizer)
 
 
-INCREMENTAL = ("byte_level", "llama", "unigram_metaspace", "word_piece", "word_level")
-"""Not ``bpe_with_suffix``, which no language model uses: it is decoded at the end."""
 KINDS = {
     make.__name__: cache(make)
     for make in (byte_level, llama, unigram_metaspace, word_piece, bpe_with_suffix, word_level)
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
-each_incremental_kind = pytest.mark.parametrize("kind", INCREMENTAL)
-
-
-def streamed(tokenizer: Tokenizer, chunks: Iterable[list[int]], *, skip_special_tokens: bool = True) -> str:
-    detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
-    return "".join([detokenizer.push(chunk) for chunk in chunks]) + detokenizer.finish()
 
 
 def ids_of(tokenizer: Tokenizer, *tokens: str) -> list[int]:
@@ -133,24 +123,51 @@ def ids_of(tokenizer: Tokenizer, *tokens: str) -> list[int]:
     return [known[token] for token in tokens]
 
 
+def streamed(
+    tokenizer: Tokenizer,
+    ids: list[int],
+    size: int = 1,
+    *,
+    prompt: list[int] | None = None,
+    skips: bool = True,
+) -> str:
+    """Return the text of ``ids`` after ``prompt``, pushed ``size`` tokens at a time."""
+    detokenizer = Detokenizer(tokenizer, skip_special_tokens=skips)
+    if prompt:
+        detokenizer.follow(context_of(tokenizer, prompt, skip_special_tokens=skips))
+    pushes = [detokenizer.push(ids[start : start + size]) for start in range(0, len(ids), size)]
+    return "".join(pushes) + detokenizer.finish()
+
+
+def check(tokenizer: Tokenizer, prompt: list[int], output: list[int], choice: random.Random) -> None:
+    """Compare the text of ``output`` with that of both without that of ``prompt``."""
+    size, skips = choice.choice([1, 1, 2, 3, 100]), choice.random() < 0.7
+    before = tokenizer.decode(prompt, skip_special_tokens=skips)
+    whole = tokenizer.decode([*prompt, *output], skip_special_tokens=skips)
+    text = streamed(tokenizer, output, size, prompt=prompt, skips=skips)
+    if whole.startswith(before):
+        assert text == whole[len(before) :], (prompt, output)
+    elif "\ufffd" not in whole:  # The output completes a character of the prompt.
+        assert whole.endswith(text), (prompt, output)
+        assert before.startswith(whole.removesuffix(text)) or "\ufffd" in before, (prompt, output)
+
+
 @each_kind
-def test_thousands_of_random_streams_equal_decoding_at_once(kind: str) -> None:
+def test_thousands_of_random_streams_equal_decoding_at_once_also_after_a_prompt(kind: str) -> None:
     """Random ids between pieces of encoded text, so that characters are both whole and broken."""
     tokenizer = KINDS[kind]()
     texts = [tokenizer.encode(text).ids for text in CORPUS]
+    everything = [*range(tokenizer.get_vocab_size() + 2), 2**32 - 1]
     choice = random.Random(kind)
     for _ in range(fast.num_examples(RANDOM_SEQUENCES)):
         ids: list[int] = []
         for _ in range(choice.randrange(5)):
             text = choice.choice(texts)
             at = choice.randrange(len(text))
-            ids += text[at : at + choice.randrange(10)]
-            ids += choice.choices([*range(tokenizer.get_vocab_size() + 2), 2**32 - 1], k=choice.randrange(4))
-        cuts = sorted([0, len(ids), *choice.choices(range(len(ids) + 1), k=choice.randrange(8))])
-        chunks = [ids[start:end] for start, end in itertools.pairwise(cuts)]
-        skips = choice.random() < 0.7
-        whole = tokenizer.decode(ids, skip_special_tokens=skips)
-        assert streamed(tokenizer, chunks, skip_special_tokens=skips) == whole
+            ids += text[at : at + choice.randrange(10)] + choice.choices(everything, k=choice.randrange(4))
+        cut = choice.choice([0, choice.randrange(len(ids) + 1)])
+        before = choice.choice(texts) * choice.randrange(3) if cut else []
+        check(tokenizer, [*before, *ids[:cut]], ids[cut:], choice)
 
 
 @each_kind
@@ -159,8 +176,7 @@ def test_every_beginning_of_encoded_text_streams_token_by_token(kind: str, text:
     tokenizer = KINDS[kind]()
     ids = tokenizer.encode(text).ids
     for length in range(len(ids) + 1):
-        beginning = ids[:length]
-        assert streamed(tokenizer, ([token_id] for token_id in beginning)) == tokenizer.decode(beginning)
+        assert streamed(tokenizer, ids[:length]) == tokenizer.decode(ids[:length])
 
 
 @pytest.mark.parametrize("character", ["é", "€", "漢", "👨"])
@@ -181,65 +197,7 @@ def test_every_part_of_a_character_before_every_kind_of_token(kind: str, charact
             follower_id = added[follower] if follower in added else ids_of(tokenizer, follower)[0]
             part = ids_of(tokenizer, *tokens[start:end])
             for ids in ([*part, follower_id], [*part, follower_id, *part], [follower_id, *part]):
-                assert streamed(tokenizer, ([token_id] for token_id in ids)) == tokenizer.decode(ids)
-
-
-@pytest.mark.parametrize("text", CORPUS)
-def test_byte_level_keeps_back_nothing_but_an_incomplete_character(text: str) -> None:
-    tokenizer = KINDS["byte_level"]()
-    detokenizer = Detokenizer(tokenizer)
-    ids = tokenizer.encode(text).ids
-    shown = ""
-    for length, token_id in enumerate(ids, start=1):
-        shown += detokenizer.push([token_id])
-        assert shown == tokenizer.decode(ids[:length]).rstrip("\ufffd")
-    assert shown == text
-    assert detokenizer.finish() == ""
-
-
-@each_incremental_kind
-def test_plain_tokens_come_out_with_their_push(kind: str) -> None:
-    """A token that is no byte is complete at once."""
-    tokenizer = KINDS[kind]()
-    detokenizer = Detokenizer(tokenizer)
-    is_waited_for = re.compile("<0x..>")
-    ids = [
-        token_id
-        for token, token_id in sorted(tokenizer.get_vocab().items())
-        if not is_waited_for.fullmatch(token) and "\ufffd" not in tokenizer.decode([token_id])
-    ]
-    shown = ""
-    for length, token_id in enumerate(ids, start=1):
-        shown += detokenizer.push([token_id])
-        assert shown == tokenizer.decode(ids[:length])
-    assert len(ids) > 30
-
-
-def test_a_run_of_byte_tokens_waits_for_its_end_unless_it_is_spoilt() -> None:
-    tokenizer = KINDS["llama"]()
-    valid = Detokenizer(tokenizer)
-    assert valid.push(ids_of(tokenizer, "<0xC3>", "<0xA9>", "<0x21>")) == ""
-    assert valid.push(ids_of(tokenizer, "x")) == "é!x"
-
-    spoilt = Detokenizer(tokenizer)
-    assert spoilt.push(ids_of(tokenizer, "<0xC3>", "<0xA9>")) == ""
-    assert spoilt.push(ids_of(tokenizer, "<0xFF>")) == "\ufffd\ufffd\ufffd"
-    assert spoilt.push(ids_of(tokenizer, "<0x21>")) == "\ufffd"
-
-
-def test_special_tokens_are_dropped_or_kept_as_decode_does() -> None:
-    tokenizer = KINDS["llama"]()
-    ids = ids_of(tokenizer, "<|end|>", "<0xC3>", "<Sp>", "<|end|>", "<0xA9>", "<|tool|>", "<s>")
-    for skip_special_tokens in (True, False):
-        whole = tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
-        text = streamed(tokenizer, [ids[:2], ids[2:]], skip_special_tokens=skip_special_tokens)
-        assert text == whole
-        assert ("<|end|>" in text) != skip_special_tokens
-
-
-@each_kind
-def test_an_empty_stream_is_empty_text(kind: str) -> None:
-    assert streamed(KINDS[kind](), []) == streamed(KINDS[kind](), [[], []]) == ""
+                assert streamed(tokenizer, ids) == tokenizer.decode(ids)
 
 
 def test_an_impossible_id_is_refused_and_takes_nothing_with_it() -> None:
