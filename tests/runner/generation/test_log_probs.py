@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from engine.directory import load
 from runner.api.generations import Piece
 from runner.api.openai.answers import ChatChunkChoice
 from runner.api.openai.formats import ChatFormat, TokenTexts
-from runner.chat.template import ChatTemplate
-from runner.engines.protocol.messages import Output, Sampling, TokenLogProb
+from runner.engines.protocol.messages import Output, TokenLogProb
 from runner.generation.generation import Generation
-from runner.generation.model import ModelFacts, load_model_facts
-from runner.generation.request import GenerationRequest
-from runner.generation.text_decoder import ReportedToken
-from runner.generation.tokenizing import Tokenizing
-from runner.settings.settings import load_settings
 from tests.runner.detokenizer.test_detokenizer import KINDS
-from tests.runner.generation.outputs import Source
-from tests.runner.paced_engine import make_paced_model, make_tokenizer
+from tests.runner.generation.outputs import Source, generate, in_chunks, model_of, request_of
+from tests.runner.paced_engine import make_tokenizer
 
 TOKENIZER = make_tokenizer()
-
-
-def generate(folder: Path, *outputs: Output) -> tuple[str, list[float]]:
-    """Return the text, and the values that came with it."""
-    engine = make_paced_model(folder, 0)
-    model = load_model_facts(load(engine.directory), load_settings({"HOME": str(folder)}))
-    request = GenerationRequest("What is", 9, 0, (), Sampling(), num_top_log_probs=0)
-
-    async def read() -> tuple[str, list[float]]:
-        generation = Generation(request, model, Source(*outputs))
-        text = "".join([text async for text in generation.text()])
-        return text, [each.log_prob.value for each in generation.take_log_probs()]
-
-    return asyncio.run(read())
-
-
-def test_each_token_has_its_value(tmp_path: Path) -> None:
-    first = Output([40, 41], [TokenLogProb(-1.0), TokenLogProb(-2.0)])
-    text, values = generate(tmp_path, first, Output([42], [TokenLogProb(-3.0)], "length"))
-    assert len(text) == 3
-    assert values == [-1.0, -2.0, -3.0]
 
 
 @pytest.mark.parametrize("begins_turn", [True, False])
@@ -54,17 +25,16 @@ def test_the_texts_of_the_tokens_are_the_text(kind: str, begins_turn: bool) -> N
     tokenizer = KINDS[kind]()
     prompt = tokenizer.encode("The fox").ids
     output = tokenizer.encode("The fox do not").ids[len(prompt) :]
-    tokenizing = Tokenizing(tokenizer, max_bytes=1000, max_tokens=63)
-    model = ModelFacts(tokenizing, (2,), 2, 64, 63, ChatTemplate({}, {}))
-    request = GenerationRequest(prompt, 60, 0, (), Sampling(), num_top_log_probs=1, begins_turn=begins_turn)
-    log_probs = [TokenLogProb(-1.0, [(each, -1.0)]) for each in output]
-
-    async def read() -> tuple[str, list[ReportedToken]]:
-        generation = Generation(request, model, Source(Output(output, log_probs, "length")))
-        text = "".join([text async for text in generation.text()])
-        return text, generation.take_log_probs()
-
-    text, tokens = asyncio.run(read())
+    log_probs = [TokenLogProb(-float(at), [(each, -float(at))]) for at, each in enumerate(output)]
+    text, generation = generate(
+        model_of(tokenizer, (2,)),
+        Source(Output(output, log_probs, "length")),
+        prompt=prompt,
+        num_top_log_probs=1,
+        begins_turn=begins_turn,
+    )
+    tokens = generation.take_log_probs()
+    assert [each.log_prob for each in tokens] == log_probs
     assert text == (" do not" if not begins_turn or kind == "byte_level" else "do not")
     piece = Piece(0, text, "length", tokens)
     (chat,) = ChatFormat(TokenTexts(tokenizer)).events(piece)
@@ -82,14 +52,10 @@ def reported(text: str, size: int, *stops: str) -> tuple[str, list[int]]:
     """
     ids = TOKENIZER.encode(text).ids
     chunks = [ids[at : at + size] for at in range(0, len(ids), size)]
-    outputs = [Output(chunk, [TokenLogProb(-1.0) for _ in chunk]) for chunk in chunks]
-    model = ModelFacts(
-        Tokenizing(TOKENIZER, max_bytes=1000, max_tokens=63), (0,), 0, 64, 63, ChatTemplate({}, {})
-    )
-    request = GenerationRequest("hi", 60, 0, stops, Sampling(), num_top_log_probs=0)
+    request = request_of(stop_sequences=stops, num_top_log_probs=0)
 
     async def read() -> tuple[str, list[int]]:
-        generation = Generation(request, model, Source(*outputs, Output([], [], "length")))
+        generation = Generation(request, model_of(TOKENIZER), in_chunks(chunks))
         shown, offsets = "", []
         async for piece in generation.text():
             shown += piece

@@ -12,12 +12,7 @@ import pytest
 from runner.api.generations import Generations, Piece, PromptRequest
 from runner.chat.families.family import AnswerForm
 from runner.chat.families.recognition import FAMILIES
-from runner.chat.template import ChatTemplate
-from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
-from runner.generation.model import ModelFacts
-from runner.generation.request import GenerationRequest
-from runner.generation.tokenizing import Tokenizing
 from tests import fast
 from tests.runner.chat.families.answers import (
     Call,
@@ -30,19 +25,10 @@ from tests.runner.chat.families.answers import (
     tool_use,
 )
 from tests.runner.chat.families.forms import FORMS
-from tests.runner.generation.outputs import in_chunks
+from tests.runner.generation.outputs import in_chunks, model_of, request_of
 
-END_ID = 0
 TOKENIZER = tokenizer_with(("<|im_end|>",), ("<tool_call>", "</tool_call>", "<think>", "</think>"))
-MODEL = ModelFacts(
-    Tokenizing(TOKENIZER, max_bytes=1000, max_tokens=63),
-    (END_ID,),
-    END_ID,
-    4096,
-    63,
-    ChatTemplate({}, {}),
-    FAMILIES["hermes"],
-)
+MODEL = model_of(TOKENIZER, family=FAMILIES["hermes"])
 FORM = AnswerForm(FAMILIES["hermes"], tool_use(f={}))
 
 
@@ -56,7 +42,7 @@ def generate(
 ) -> tuple[Message, Generation, str]:
     """Return the message, the generation, and the text of the tokens with log probabilities."""
     top = 0 if has_log_probs else None
-    request = GenerationRequest("hi", 4000, 0, stops, Sampling(), num_top_log_probs=top, answer=form)
+    request = request_of(max_tokens=4000, stop_sequences=stops, num_top_log_probs=top, answer=form)
 
     async def run() -> tuple[Message, Generation, str]:
         generations = Generations()
@@ -197,7 +183,7 @@ def test_tokens_of_a_whole_text_are_collected_unless_it_may_end_before_the_engin
 ) -> None:
     source = in_chunks([])
     model = replace(MODEL, end_ids=(7, 8))
-    request = GenerationRequest("hi", 9, 0, stops, Sampling(), answer=form, ignores_end=ignores_end)
+    request = request_of(stop_sequences=stops, answer=form, ignores_end=ignores_end)
 
     async def run() -> None:
         generation = Generation(request, model, source, is_whole=is_whole)

@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from errors.engines import EngineCrashed
 from errors.requests import QueueDeadlinePassed
 from runner.engines.protocol.messages import Output, Submit
-from runner.engines.protocol.outlet import Outlet, Outputs
+from runner.engines.protocol.outlet import Outputs
 from runner.generation.admission import Admission
 from runner.generation.queue_deadline import begun_within
+from tests.runner.generation.test_admission import CRASHED, StandInEngine
 
 
 class Source:
@@ -31,22 +31,6 @@ class Source:
                 await asyncio.sleep(0)
         finally:
             self.is_left = True
-
-
-class Away:
-    """An engine that is lost, and does not come back."""
-
-    async def generate(
-        self, submit: Submit, outlet: Outlet[Output] | None = None
-    ) -> AsyncGenerator[Output, None]:
-        raise EngineCrashed(engine_kind="paced", reason="it ended")
-        yield Output()
-
-    async def is_answering(self) -> bool:
-        return False
-
-    def end_all(self) -> None:
-        pass
 
 
 async def texts(outputs: Outputs) -> list[list[int]]:
@@ -93,7 +77,9 @@ def test_a_client_that_leaves_before_or_at_the_first_token_is_noticed(num_turns:
 
 def test_the_wait_for_an_engine_that_is_away_counts() -> None:
     async def run() -> None:
-        admission = Admission(Away())
+        engine = StandInEngine(CRASHED)
+        engine.is_away = True
+        admission = Admission(engine)
         with pytest.raises(QueueDeadlinePassed):
             await texts(admission.generate(Submit(0, [5], 3, max_queue_ms=60)))
         assert admission.num_running == 0

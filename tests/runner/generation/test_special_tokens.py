@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from runner.chat.template import ChatTemplate
-from runner.engines.protocol.messages import Sampling
-from runner.generation.generation import Generation
-from runner.generation.model import ModelFacts
-from runner.generation.request import GenerationRequest
-from runner.generation.tokenizing import Tokenizing
-from tests.runner.generation.outputs import in_chunks
+from tests.runner.generation.outputs import generate, in_chunks, model_of
 from tests.runner.paced_engine import END_ID, make_tokenizer
 
 TOKENIZER = make_tokenizer()
 TOKENIZER.add_special_tokens(["[TOOL_CALLS]", "<|im_end|>"])
-TOKENIZING = Tokenizing(TOKENIZER, max_bytes=1000, max_tokens=63)
-MODEL = ModelFacts(TOKENIZING, (END_ID,), END_ID, 64, 63, ChatTemplate({}, {}))
+MODEL = model_of(TOKENIZER, (END_ID,))
 IDS = TOKENIZER.encode("hi [TOOL_CALLS]é[TOOL_CALLS]<|im_end|> hi<|im_end|>", add_special_tokens=False).ids
-
-
-def generate(chunks: Iterable[list[int]], **fields: Any) -> tuple[str, Generation]:
-    given = {"prompt": "hi", "max_tokens": 60, "min_tokens": 0, "stop_sequences": ()}
-    request = GenerationRequest(**{**given, "sampling": Sampling(temperature=0), **fields})
-    generation = Generation(request, MODEL, in_chunks(chunks))
-
-    async def read() -> str:
-        return "".join([text async for text in generation.text()])
-
-    return asyncio.run(read()), generation
-
-
-def text_of(chunks: Iterable[list[int]], *, skips: bool, stops: tuple[str, ...] = ()) -> str:
-    return generate(chunks, skips_special_tokens=skips, stop_sequences=stops)[0]
 
 
 def splits() -> Iterable[list[list[int]]]:
@@ -52,7 +29,9 @@ def splits() -> Iterable[list[list[int]]]:
 def test_the_text_of_every_split_is_that_of_decoding_at_once(skips: bool) -> None:
     whole = TOKENIZER.decode(IDS, skip_special_tokens=skips)
     assert ("[TOOL_CALLS]" in whole) != skips
-    assert {text_of(chunks, skips=skips) for chunks in splits()} == {whole}
+    assert {generate(MODEL, in_chunks(chunks), skips_special_tokens=skips)[0] for chunks in splits()} == {
+        whole
+    }
 
 
 @pytest.mark.parametrize("skips", [True, False])
@@ -71,7 +50,9 @@ def test_a_stop_sequence_may_have_special_tokens(stop: str, skips: bool) -> None
         before = before.replace("[TOOL_CALLS]", "").replace("<|im_end|>", "")
     is_found = stop in shown and not (skips and stop.endswith("<"))
     for chunks in splits():
-        text, generation = generate(chunks, stop_sequences=("zz", stop), skips_special_tokens=skips)
+        text, generation = generate(
+            MODEL, in_chunks(chunks), stop_sequences=("zz", stop), skips_special_tokens=skips
+        )
         if is_found:
             found = (text, generation.stop_sequence, generation.finish_reason)
             assert found == (before, stop, "stop")
@@ -83,22 +64,23 @@ def test_ordinary_tokens_that_spell_a_special_one_stop_too() -> None:
     plain = [each for character in "a<|im_end|>b" for each in TOKENIZER.encode(character).ids]
     assert TOKENIZER.decode(plain) == "a<|im_end|>b"
     for stop, before in (("<|im_end|>", "a"), ("a<|im_end|>", "")):
-        assert text_of([plain], skips=True, stops=(stop,)) == before
+        assert generate(MODEL, in_chunks([plain]), stop_sequences=(stop,))[0] == before
 
 
 @pytest.mark.parametrize("skips", [True, False])
 def test_stop_token_ids_end_the_text_from_min_tokens_on(skips: bool) -> None:
     (hi,) = TOKENIZER.encode("é", add_special_tokens=False).ids[-1:]
     before = IDS[: IDS.index(hi)]
-    fields = {"stop_token_ids": (hi, 10_000), "skips_special_tokens": skips}
+    fields: dict[str, Any] = {"stop_token_ids": (hi, 10_000), "skips_special_tokens": skips}
     for chunks in splits():
-        text, generation = generate(chunks, **fields)
+        text, generation = generate(MODEL, in_chunks(chunks), **fields)
         assert text == TOKENIZER.decode(before, skip_special_tokens=skips)
         assert (generation.finish_reason, generation.stop_sequence) == ("stop", None)
         assert generation.output_token_count == len(before) + 1
-        _, generation = generate(chunks, **fields, min_tokens=len(IDS))
+        _, generation = generate(MODEL, in_chunks(chunks), **fields, min_tokens=len(IDS))
         assert generation.finish_reason == "length"
 
 
 def test_the_end_token_has_no_text() -> None:
-    assert text_of([[*IDS, END_ID]], skips=False) == TOKENIZER.decode(IDS, skip_special_tokens=False)
+    text, _ = generate(MODEL, in_chunks([[*IDS, END_ID]]), skips_special_tokens=False)
+    assert text == TOKENIZER.decode(IDS, skip_special_tokens=False)
