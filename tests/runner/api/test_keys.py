@@ -1,58 +1,56 @@
-"""A call knows the client's key, by either header, and its priority is bounded by that key."""
+"""Keys are wanted where something is told; a call knows the client's, which bounds its priority."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from starlette.types import Message, Receive, Scope, Send
 
 from errors.requests import InvalidInput
-from runner.api.call import begin_call, call_of
-from runner.api.middleware.keys import RequireKey
 from runner.engines.protocol.messages import Sampling
 from runner.generation.request import GenerationRequest
-from runner.settings.api_keys import APIKeys
+from tests.runner.api.apis import error_of
+from tests.runner.api.writing_model import WritingModel
 
-LOWEST = {"": -1, "batch": 5}
-
-
-def key_of(*headers: tuple[bytes, bytes]) -> str | None:
-    """Return the key that the application behind the middleware sees; None if the call was refused."""
-    found: list[str] = []
-    scope: dict[str, Any] = {"type": "http", "path": "/v1/completions", "headers": list(headers)}
-
-    async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        found.append(call_of(scope).api_key)
-
-    async def receive() -> Message:
-        raise AssertionError("nothing of the body is read")
-
-    async def send(message: Message) -> None:
-        pass
-
-    begin_call(scope, "id")
-    asyncio.run(RequireKey(application, APIKeys(("first", "batch")))(scope, receive, send))
-    return found[0] if found else None
+TEXT = "/v1/completions"
 
 
-def test_a_call_knows_its_key() -> None:
-    assert key_of((b"authorization", b"Bearer batch")) == "batch"
-    assert key_of((b"x-api-key", b"first"), (b"authorization", b"Bearer other")) == "first"
-    assert key_of((b"authorization", b"Bearer other")) is None
-    assert key_of() is None
+@pytest.fixture
+def model(tmp_path: Path) -> WritingModel:
+    return WritingModel(tmp_path, API_KEYS="first key, second key")
+
+
+def test_keys_are_wanted_where_something_is_told_and_nowhere_else(model: WritingModel) -> None:
+    wrong = ({}, {"Authorization": "Bearer first"}, {"Authorization": "second key"}, {"x-api-key": "second"})
+    for headers in wrong:
+        for path in (TEXT, "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize"):
+            response = model.request("POST", path, json={}, headers=headers)
+            assert (response.status_code, error_of(response)["code"]) == (401, "E1604")
+        assert model.request("GET", "/v1/models", headers=headers).status_code == 401
+    response = model.post("/v1/messages")
+    assert (response.status_code, response.json()["error"]["type"]) == (401, "authentication_error")
+    assert model.request("GET", "/health").status_code == 200
+    assert "second key" not in repr(model.served.settings)
 
 
 @pytest.mark.parametrize(
-    ("asked", "key", "priority"), [(None, "", None), (-1, "first", -1), (None, "batch", 5), (6, "batch", 6)]
+    ("headers", "key"),
+    [
+        ({"Authorization": "Bearer second key"}, "second key"),
+        ({"x-api-key": "first key"}, "first key"),
+        ({"x-api-key": "first key", "Authorization": "Bearer other"}, "first key"),
+    ],
 )
-def test_a_request_has_the_priority_that_its_key_may_ask_for(
-    asked: int | None, key: str, priority: int | None
-) -> None:
-    request = GenerationRequest("hi", 1, 0, (), Sampling(), priority=asked)
-    assert request.with_priority(LOWEST, key).priority == priority
-    refused = GenerationRequest("hi", 1, 0, (), Sampling(), priority=-2)
+def test_a_call_knows_its_key(model: WritingModel, headers: dict[str, str], key: str) -> None:
+    body = {"prompt": "a", "max_tokens": 1}
+    assert model.request("POST", TEXT, json=body, headers=headers).status_code == 200
+    assert model.keys == [key]
+
+
+def test_a_request_has_the_priority_that_its_key_may_ask_for() -> None:
+    request = GenerationRequest("hi", 1, 0, (), Sampling())
+    assert request.with_priority({"batch": 5}, "batch").priority == 5
     with pytest.raises(InvalidInput, match=re.escape("(MIN_PRIORITY), but is -2")):
-        refused.with_priority(LOWEST, key)
+        replace(request, priority=-2).with_priority({}, "")

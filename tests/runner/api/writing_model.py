@@ -24,6 +24,7 @@ from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
 from runner.generation.tokenizing import Tokenizing
 from runner.observability.meter import Meter
+from runner.observability.tracing import Tracing
 from runner.settings.settings import load_settings
 from tests.runner.api.apis import CHAT_TEMPLATE
 from tests.runner.paced_engine import END_ID, make_tokenizer
@@ -39,21 +40,31 @@ TOKENIZER = make_tokenizer()
 class WritingModel:
     """A model that writes ``text``, ``step_tokens`` at once."""
 
-    def __init__(self, folder: Path, template_source: str = CHAT_TEMPLATE, **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        template_source: str = CHAT_TEMPLATE,
+        *,
+        tracing: Tracing | None = None,
+        **environment: str,
+    ) -> None:
         self.text, self.step_tokens = CALLS, 1
         self.reason: FinishReason = "end"
         self.before_first: Callable[[], Awaitable[None]] | None = None
         """Awaited before the first token."""
+        self.keys: list[str] = []
+        """Keys of the calls that generated until now."""
         tokenizing = Tokenizing(TOKENIZER, max_bytes=1 << 16, max_tokens=4095)
         template = ChatTemplate({"default": template_source}, {})
         self.facts = ModelFacts(tokenizing, (END_ID,), END_ID, 4096, 4095, template, HERMES)
-        served = Served(
+        self.served = served = Served(
             self.facts, load_settings({"ENGINE_DIR": ".", **environment}), "transformers", ("model",)
         )
         text_limit = TextLimit(served.settings.openai_max_requests)
         api = API(served, self._is_ready, self._generation, folder, text_limit)
         application = make_application(api, served)
-        watched = CallObserver(application, Meter("openai", folder), is_log_json=False, tracing=None)
+        is_log_json = served.settings.log_format == "json"
+        watched = CallObserver(application, Meter("openai", folder), is_log_json=is_log_json, tracing=tracing)
         self.application = watched
         self._transport = httpx.ASGITransport(watched)
 
@@ -68,6 +79,7 @@ class WritingModel:
         yield Output([], finish_reason="length" if len(ids) == submit.max_tokens else self.reason)
 
     def _generation(self, request: GenerationRequest, call: Call) -> Generation:
+        self.keys.append(call.api_key)
         return Generation(request, self.facts, self)
 
     async def _is_ready(self) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +22,7 @@ from runner.observability import metrics
 from runner.observability.exposition import exposition
 from runner.observability.meter import Meter, RequestMeter, clear_folder
 from runner.observability.metrics import METRICS, metrics_of
-from tests.runner.servers import CogUnderTest, triton_environment, triton_pids, wait_until
+from tests.runner.servers import CogUnderTest, triton_environment, wait_until
 
 SAMPLE = re.compile(r"^(\w+)(?:{(.*)})? (\S+)$", re.MULTILINE)
 
@@ -236,7 +234,7 @@ def test_prometheus_own_checker_finds_nothing_to_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.servers
-def test_all_of_a_runner_is_told_in_one_text(cog: CogUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_of_a_runner_is_told_in_one_text(cog: CogUnderTest) -> None:
     read = reader(cog)
     before = read()
     assert cog.predict(prompt="What is machine learning?", max_tokens=10)["status"] == "succeeded"
@@ -245,21 +243,14 @@ def test_all_of_a_runner_is_told_in_one_text(cog: CogUnderTest, monkeypatch: pyt
     failed = f'{name}{{api="cog",code="E1001",outcome="failed"}}'
     after = wait_until(lambda: (text := read()) and samples(text)[failed] > samples(before)[failed] and text)
     new = {key: value - samples(before).get(key, 0) for key, value in samples(after).items()}
-    assert new[failed] == 1
-    assert new[f'{name}{{api="cog",code="",outcome="succeeded"}}'] == 1
+    assert new[failed] == new[f'{name}{{api="cog",code="",outcome="succeeded"}}'] == 1
     assert new['cog_triton_output_tokens_total{api="cog"}'] == 10
-    assert new['cog_triton_inter_token_latency_seconds_count{api="cog"}'] <= 9
-    for metric in (metrics.QUEUE, metrics.TIME_TO_FIRST_TOKEN, metrics.DURATION):
-        assert new[f'{metric.name}_count{{api="cog"}}'] == 1
     assert new['cog_triton_request_phase_seconds_count{api="cog",phase="tokenize"}'] == 1
     assert samples(after)["cog_triton_triton_up{}"] == 1
-    assert "nv_inference_request_success" in after
-    assert after.count("# TYPE cog_triton_request_phase_seconds") == 1
-    assert 'cog_triton_request_phase_seconds_bucket{le="+Inf",phase="engine"}' in after
     wait_until(lambda: samples(read())["cog_triton_slot_tokens_total{}"] >= 10)
     families = re.findall(r"^# TYPE (\w+)", after, re.MULTILINE)
     assert len(families) == len(set(families))
-    assert {metric.name for metric in METRICS} <= set(families)
+    assert {"nv_inference_request_success", *(metric.name for metric in METRICS)} <= set(families)
 
 
 @pytest.mark.servers
@@ -274,20 +265,6 @@ def test_a_client_that_goes_away_is_counted_as_cancelled(cog: CogUnderTest) -> N
         response.close()
     wait_until(lambda: samples(read())[key] == before + 1)
     assert samples(read())['cog_triton_active_requests{api="cog"}'] == 0
-
-
-@pytest.mark.servers
-def test_a_killed_triton_hides_nothing_of_the_engine_server(cog: CogUnderTest) -> None:
-    read = reader(cog)
-    assert cog.predict(prompt="hi", max_tokens=5)["status"] == "succeeded"
-    wait_until(lambda: samples(read())["cog_triton_slot_tokens_total{}"] >= 5)
-    before = samples(read())
-    for pid in triton_pids(cog.triton_http_port):
-        os.kill(pid, signal.SIGKILL)
-    down = wait_until(lambda: (now := samples(read()))["cog_triton_triton_up{}"] == 0 and now)
-    assert {key for key in before if "slot" in key or "engine" in key} <= set(down)
-    assert down["cog_triton_slot_tokens_total{}"] >= before["cog_triton_slot_tokens_total{}"]
-    wait_until(lambda: samples(read())["cog_triton_triton_up{}"] == 1)
 
 
 @pytest.mark.servers

@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,82 +15,81 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from errors.settings import InvalidSetting
 from runner.cog_server.__main__ import switch_tracing_on
 from runner.observability.logs import GenerationSummary
 from runner.observability.tracing import Tracing, open_tracing, triton_arguments
 from runner.settings.settings import load_settings
-from tests.runner.otlp_receiver import OtlpReceiver, Span
-from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
-from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, triton_pids, wait_until
+from tests.runner.observability.watched import CLIENT_SPAN, KEY, PATHS, PROMPT, Watched
+from tests.runner.otlp_receiver import Span
+from tests.runner.paced_engine import TOKENS_PER_SECOND
+from tests.runner.servers import DEADLINE_S, HOST, triton_pids, wait_until
 
-PROMPT = "A prompt that nobody else may read."
 PHASES = ("tokenize", "queue", "engine", "relay")
 
 
-@pytest.fixture(scope="module")
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def traced(receiver: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogUnderTest]:
-    folder = tmp_path_factory.mktemp("traced")
-    model = make_paced_model(folder / "model", TOKENS_PER_SECOND)
-    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
-    server = CogUnderTest(model, folder, **variables)
-    yield server
-    server.close()
-
-
-def trace_of(cog: CogUnderTest, receiver: OtlpReceiver, flags: str = "01", **inputs: object) -> list[Span]:
-    """Return the spans of one prediction that a client asks for within a trace of its own."""
-    trace_id = os.urandom(16).hex()
-    headers = {"traceparent": f"00-{trace_id}-{'c' * 16}-{flags}"}
-    cog.client.post("/predictions", json={"input": inputs}, headers=headers)
-    if flags == "01":
-        wait_until(lambda: is_whole(receiver.trace(trace_id)))
-    return receiver.trace(trace_id)
-
-
-def is_whole(spans: list[Span]) -> bool:
-    """Nothing is on its way any more: every span's parent is there, or is the client's."""
-    known = {span.span_id for span in spans} | {"c" * 16}
-    names = {span.name for span in spans}
-    has_ends = {"POST /predictions", "text_completion paced", "engine"} <= names
-    return has_ends and all(span.parent_id in known for span in spans)
-
-
 @pytest.mark.servers
-def test_one_trace_goes_from_the_client_through_cog_and_us_to_the_engine(
-    traced: CogUnderTest, receiver: OtlpReceiver
+@pytest.mark.parametrize("path", PATHS)
+def test_one_trace_goes_from_the_client_through_its_server_and_us_to_the_engine(
+    watched: Watched, path: str
 ) -> None:
-    spans = trace_of(traced, receiver, prompt=PROMPT, max_tokens=20, temperature=0.5)
+    fields = {} if path == "/predictions" else {"stream": True}
+    response, spans = watched.traced(path, max_tokens=20, temperature=0.5, **fields)
     by_id = {span.span_id: span for span in spans}
-    ours = next(span for span in spans if span.name == "text_completion paced")
+    (ours,) = (span for span in spans if span.name == PATHS[path])
     (engine,) = (span for span in spans if span.name == "engine")
-    path = [engine]
-    while path[-1].parent_id in by_id:
-        path.append(by_id[path[-1].parent_id])
-    assert path[-1].parent_id == "c" * 16
-    assert path[-1].name == "POST /predictions"
-    assert path[1] == ours
-    assert {span.service for span in path} == {"cog-triton"}
-    assert not [span for span in spans if span.service == "cog-triton-triton"]
-    assert engine.attributes["gen_ai.usage.input_tokens"] == ours.attributes["gen_ai.usage.input_tokens"]
-    assert engine.attributes["gen_ai.usage.output_tokens"] == 20
-    assert engine.attributes["gen_ai.response.finish_reasons"].values[0].string_value == "length"
+    trace = [engine]
+    while trace[-1].parent_id in by_id:
+        trace.append(by_id[trace[-1].parent_id])
+    server = trace[-1]
+    assert (trace[1], server.name, server.parent_id) == (ours, f"POST {path}", CLIENT_SPAN)
+    assert server.start_ns <= ours.start_ns <= ours.end_ns <= server.end_ns
+    assert {span.service for span in spans} == {"cog-triton"}
+    for span in (ours, engine):
+        assert 1 < span.attributes["gen_ai.usage.input_tokens"] <= len(f"<user>{PROMPT}<assistant>")
+        assert span.attributes["gen_ai.usage.output_tokens"] == 20
+        assert span.attributes["gen_ai.response.finish_reasons"].values[0].string_value == "length"
+    assert ours.attributes["gen_ai.operation.name"] == PATHS[path].split()[0]
+    assert ours.attributes["gen_ai.request.temperature"] == 0.5
+    assert ours.attributes["gen_ai.request.max_tokens"] == 20
     assert 0 <= engine.attributes["cog_triton.queue.seconds"] < 60
+    phases = {span.name: span for span in spans if span.parent_id == ours.span_id and span.name in PHASES}
+    assert set(phases) == set(PHASES)
+    for before, after in itertools.pairwise(PHASES):
+        assert phases[before].end_ns == pytest.approx(phases[after].start_ns, abs=1e5)
+    assert phases["engine"].end_ns - phases["engine"].start_ns >= 19 / TOKENS_PER_SECOND * 1e9
+    assert ours.start_ns <= phases["tokenize"].start_ns <= phases["relay"].end_ns <= ours.end_ns
+    if path != "/predictions":
+        check_server_span(server, ours, response)
+        assert watched.line_of(response.headers["x-request-id"])["trace_id"] == server.trace_id
+
+
+def check_server_span(server: Span, ours: Span, response: httpx.Response) -> None:
+    attributes = server.attributes
+    assert attributes["http.request.method"] == "POST"
+    assert f"POST {attributes['http.route']}" == f"POST {attributes['url.path']}" == server.name
+    assert attributes["http.response.status_code"] == 200
+    request_id = attributes["http.response.header.x-request-id"].values[0].string_value
+    assert request_id == response.headers["x-request-id"]
+    assert attributes["gen_ai.request.model"] == "paced"
+    for name in ("gen_ai.operation.name", "gen_ai.response.id"):
+        assert attributes[name] == ours.attributes[name]
+    assert attributes["gen_ai.response.id"] in response.text
 
 
 @pytest.mark.servers
-def test_a_request_by_triton_has_tritons_spans_alone(traced: CogUnderTest, receiver: OtlpReceiver) -> None:
-    spans = trace_of_triton(traced, receiver)
-    assert {span.service for span in spans} == {"cog-triton-triton"}
+def test_each_text_of_a_call_has_its_span(watched: Watched) -> None:
+    path = "/v1/completions"
+    _, spans = watched.traced(path, prompt=["Earth", "Fire"], n=2)
+    (server,) = (span for span in spans if span.name == f"POST {path}")
+    assert [span.parent_id for span in spans if span.name == PATHS[path]] == 4 * [server.span_id]
 
 
-def trace_of_triton(cog: CogUnderTest, receiver: OtlpReceiver) -> list[Span]:
+@pytest.mark.servers
+def test_a_request_by_triton_has_tritons_spans_alone(watched: Watched) -> None:
+    assert {span.service for span in trace_of_triton(watched)} == {"cog-triton-triton"}
+
+
+def trace_of_triton(watched: Watched) -> list[Span]:
     """Return the spans of a request by Triton.
 
     NOTE: Triton's exporter (opentelemetry-cpp 1.13) drops what it can't send within 10 s, and an error of
@@ -99,69 +97,50 @@ def trace_of_triton(cog: CogUnderTest, receiver: OtlpReceiver) -> list[Span]:
     """
     for _ in range(3):
         with suppress(AssertionError):
-            return trace_of_this_triton(cog, receiver)
-        print(f"no span came; the last lines of Triton and its runner:\n{cog.log()[-4000:]}")
-        for pid in triton_pids(cog.triton_http_port):
+            return trace_of_this_triton(watched)
+        print(f"no span came; the last lines of Triton and its runner:\n{watched.cog.log()[-4000:]}")
+        for pid in triton_pids(watched.cog.triton_http_port):
             os.kill(pid, signal.SIGKILL)
     raise AssertionError("no span came from any of three Tritons")
 
 
-def trace_of_this_triton(cog: CogUnderTest, receiver: OtlpReceiver) -> list[Span]:
+def trace_of_this_triton(watched: Watched) -> list[Span]:
     trace_id = os.urandom(16).hex()
-    headers = {"traceparent": f"00-{trace_id}-{'c' * 16}-01"}
-    url = f"http://{HOST}:{cog.triton_http_port}/v2/models/ensemble/generate"
+    headers = {"traceparent": f"00-{trace_id}-{CLIENT_SPAN}-01", "Authorization": f"Bearer {KEY}"}
+    url = f"http://{HOST}:{watched.cog.triton_http_port}/v2/models/ensemble/generate"
     body = {"text_input": PROMPT, "max_tokens": 2}
     wait_until(lambda: httpx.post(url, json=body, headers=headers, timeout=DEADLINE_S).is_success)
-    return wait_until(lambda: receiver.trace(trace_id), timeout_s=60)
+    return wait_until(lambda: watched.receiver.trace(trace_id), timeout_s=60)
 
 
 @pytest.mark.servers
-def test_a_generations_span_tells_its_phases_and_counts_by_the_conventions(
-    traced: CogUnderTest, receiver: OtlpReceiver
-) -> None:
-    spans = trace_of(traced, receiver, prompt=PROMPT, max_tokens=20, temperature=0.5)
-    ours = next(span for span in spans if span.name == "text_completion paced")
-    assert ours.attributes["gen_ai.operation.name"] == "text_completion"
-    assert ours.attributes["gen_ai.request.max_tokens"] == 20
-    assert ours.attributes["gen_ai.request.temperature"] == 0.5
-    assert ours.attributes["gen_ai.usage.output_tokens"] == 20
-    assert 1 < ours.attributes["gen_ai.usage.input_tokens"] <= len(PROMPT)
-    assert ours.attributes["gen_ai.response.finish_reasons"].values[0].string_value == "length"
-    phases = {span.name: span for span in spans if span.parent_id == ours.span_id and span.name in PHASES}
-    assert set(phases) == set(PHASES)
-    for before, after in itertools.pairwise(PHASES):
-        assert phases[before].end_ns == pytest.approx(phases[after].start_ns, abs=1e5)
-    assert phases["engine"].end_ns - phases["engine"].start_ns >= 19 / TOKENS_PER_SECOND * 1e9
-    assert ours.start_ns <= phases["tokenize"].start_ns <= phases["relay"].end_ns <= ours.end_ns
-
-
-@pytest.mark.servers
-def test_a_failure_is_told_by_its_code(traced: CogUnderTest, receiver: OtlpReceiver) -> None:
+def test_a_failure_is_told_by_its_code(watched: Watched) -> None:
     trace_id = os.urandom(16).hex()
-    headers = {"traceparent": f"00-{trace_id}-{'c' * 16}-01"}
+    headers = {"traceparent": f"00-{trace_id}-{CLIENT_SPAN}-01"}
     body = {"input": {"prompt": PROMPT * 1000}}
-    assert traced.client.post("/predictions", json=body, headers=headers).json()["status"] == "failed"
-    wait_until(lambda: [span for span in receiver.trace(trace_id) if span.name.startswith("text_")])
-    ours = next(span for span in receiver.trace(trace_id) if span.name.startswith("text_"))
+    assert watched.cog.client.post("/predictions", json=body, headers=headers).json()["status"] == "failed"
+    (ours,) = wait_until(
+        lambda: [span for span in watched.receiver.trace(trace_id) if span.name == PATHS["/predictions"]]
+    )
     assert ours.is_error
     assert ours.attributes["error.type"] == "E1002"
 
 
 @pytest.mark.servers
-def test_no_span_holds_a_text(traced: CogUnderTest, receiver: OtlpReceiver) -> None:
-    trace_of(traced, receiver, prompt=PROMPT, max_tokens=2, stop_sequences="private")
-    everything = "".join(span.text for span in receiver.spans)
-    assert PROMPT not in everything
-    assert "private" not in everything
+def test_no_span_holds_a_text_or_a_key(watched: Watched) -> None:
+    watched.traced("/predictions", stop_sequences="private")
+    watched.traced("/v1/chat/completions", stop="private", user=PROMPT)
+    everything = "".join(span.text for span in watched.receiver.spans)
+    assert not [word for word in ("Nobody", "private", KEY) if word in everything]
 
 
 @pytest.mark.servers
-def test_a_client_that_keeps_no_trace_gets_none_anywhere(
-    traced: CogUnderTest, receiver: OtlpReceiver
-) -> None:
-    assert trace_of(traced, receiver, "00", prompt=PROMPT, max_tokens=2) == []
-    trace_of(traced, receiver, prompt=PROMPT, max_tokens=2)  # What came before it has been sent by then.
-    assert {span.service for span in receiver.spans} <= {"cog-triton", "cog-triton-triton"}
+@pytest.mark.parametrize("path", PATHS)
+def test_a_client_that_keeps_no_trace_gets_none_and_its_answer(watched: Watched, path: str) -> None:
+    response, spans = watched.traced(path, flags="00")
+    assert (response.status_code, spans) == (200, [])
+    watched.traced(path)  # What came before it has been sent by then.
+    assert {span.service for span in watched.receiver.spans} <= {"cog-triton", "cog-triton-triton"}
 
 
 @pytest.mark.parametrize("error", ["E2107", ""])
@@ -200,15 +179,3 @@ def test_the_path_is_put_to_an_endpoint_for_everything_alone(tmp_path: Path) -> 
     assert base.otlp_traces_url == "http://c:4318/v1/traces"
     whole = load_settings({"HOME": str(tmp_path), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/t"})
     assert whole.otlp_traces_url == "http://c:4318/t"
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4318"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
-    ],
-)
-def test_what_traces_can_t_be_sent_by_is_refused(tmp_path: Path, name: str, value: str) -> None:
-    with pytest.raises(InvalidSetting, match=name):
-        load_settings({"HOME": str(tmp_path), name: value})
