@@ -97,6 +97,23 @@ class Counters:
         self._client.close()
 
 
+class LoopThread:
+    """An event loop in a thread of its own; end it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="loop-under-test", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = DEADLINE_S) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=timeout_s)
+
+    def end(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(DEADLINE_S)
+        self.loop.close()
+
+
 class TritonUnderTest:
     """A ``Service`` (engine, Triton, client) that runs in a thread of its own; close it."""
 
@@ -111,18 +128,13 @@ class TritonUnderTest:
         self.url = f"http://{HOST}:{http}"
         self.counters = Counters(metrics)
         self._client = httpx.Client(base_url=self.url, timeout=DEADLINE_S, limits=_KEEPS_ALL)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="triton-under-test", daemon=True)
-        self._thread.start()
+        self._loop = LoopThread()
+        self.run = self._loop.run
         try:
             self.run(self.service.open(), _START_DEADLINE_S)
         except BaseException:
-            self._end_thread()
+            self._loop.end()
             raise
-
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = DEADLINE_S) -> T:
-        """Run ``work`` in the service's event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=timeout_s)
 
     def post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
         return self._client.post(path, content=json.dumps(body))
@@ -144,12 +156,7 @@ class TritonUnderTest:
         self._client.close()
         self.counters.close()
         self.run(self.service.close())
-        self._end_thread()
-
-    def _end_thread(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._loop.end()
 
 
 def events(text: str) -> list[dict[str, Any]]:

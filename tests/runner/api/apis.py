@@ -20,16 +20,12 @@ CHAT_TEMPLATE = (
 )
 
 
-class API:
-    """A runner with the API on a free port; close it."""
+class APIClient:
+    """A client of an API; close it."""
 
-    def __init__(self, model: PacedModel, folder: Path, **environment: str) -> None:
-        (self.port,) = free_ports(1)
+    def __init__(self, port: int) -> None:
+        self.port = port
         self.url = f"http://{HOST}:{self.port}"
-        ours = {"OPENAI_PORT": str(self.port), "OPENAI_HOST": HOST}
-        self.triton = TritonUnderTest(model, folder, **{**ours, **environment})
-        self.model = model
-        self.counters = self.triton.counters
         self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
@@ -78,6 +74,20 @@ class API:
 
     def close(self) -> None:
         self.client.close()
+
+
+class API(APIClient):
+    """A runner with the API."""
+
+    def __init__(self, model: PacedModel, folder: Path, **environment: str) -> None:
+        super().__init__(*free_ports(1))
+        ours = {"OPENAI_PORT": str(self.port), "OPENAI_HOST": HOST}
+        self.triton = TritonUnderTest(model, folder, **{**ours, **environment})
+        self.model = model
+        self.counters = self.triton.counters
+
+    def close(self) -> None:
+        super().close()
         self.triton.close()
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,8 +14,8 @@ import pytest
 from tests.runner.api.alone import APIAlone
 from tests.runner.api.apis import API, error_of
 from tests.runner.api.embedder import MAX_TOKENS, environment, make_embedding_model
-from tests.runner.paced_engine import PacedModel, make_tokenizer
-from tests.runner.servers import DEADLINE_S, wait_until
+from tests.runner.paced_engine import make_tokenizer
+from tests.runner.servers import Counters, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -27,39 +25,16 @@ FAILS_ALONE = 667
 JSON = {"content-type": "application/json"}
 
 
-class Embeddings(APIAlone):
-    def __init__(self, model: PacedModel, folder: Path, **environment: str) -> None:
-        super().__init__(model, folder, **environment)
-        self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
-
-    def ask(self, given: object, **fields: Any) -> dict[str, Any]:
-        response = self.client.post(PATH, json={"input": given, **fields})
-        assert response.status_code == 200, response.text
-        document: dict[str, Any] = response.json()
-        return document
-
-    def refused(self, path: str = PATH, **fields: Any) -> dict[str, Any]:
-        response = self.client.post(path, json=fields)
-        assert response.status_code == 400, response.text
-        return error_of(response)
-
-    def metric(self, name: str) -> float:
-        found = re.search(
-            rf"^cog_triton_{re.escape(name)} (\S+)$", self.client.get("/metrics").text, re.MULTILINE
-        )
-        return float(found[1]) if found else 0.0
-
-    def close(self) -> None:
-        self.client.close()
-        super().close()
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embeddings]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[APIAlone]:
     folder = tmp_path_factory.mktemp("embeddings")
-    server = Embeddings(make_embedding_model(folder), folder, **environment(folder))
+    server = APIAlone(make_embedding_model(folder), folder, **environment(folder))
     yield server
     server.close()
+
+
+def embed(server: APIAlone, given: object, **fields: Any) -> dict[str, Any]:
+    return server.ask(PATH, input=given, **fields)
 
 
 def expected(ids: list[int], size: int = 3) -> np.ndarray:
@@ -74,36 +49,36 @@ def vectors(answer: dict[str, Any]) -> list[Any]:
     return [each["embedding"] for each in answer["data"]]
 
 
-def test_texts_and_token_ids_one_and_many(server: Embeddings) -> None:
+def test_texts_and_token_ids_one_and_many(server: APIAlone) -> None:
     text = "Water + Fire = Steam"
     ids = make_tokenizer().encode(text).ids
     for given in (text, [text], ids, [ids]):
-        answer = server.ask(given, model="small", user="somebody")
+        answer = embed(server, given, model="small", user="somebody")
         np.testing.assert_allclose(vectors(answer), [expected(ids)], rtol=1e-6)
         assert answer["model"] == "small"
         assert answer["usage"] == {"prompt_tokens": len(ids), "total_tokens": len(ids)}
         assert answer["data"][0]["object"] == "embedding"
 
 
-def test_many_inputs_keep_their_order(server: Embeddings) -> None:
+def test_many_inputs_keep_their_order(server: APIAlone) -> None:
     inputs = [[1 + number % 300, number % 400] for number in range(2048)]
-    answer = server.ask(inputs)
+    answer = embed(server, inputs)
     np.testing.assert_allclose(vectors(answer), [expected(ids) for ids in inputs], rtol=1e-6)
     assert answer["usage"]["prompt_tokens"] == 2 * len(inputs)
 
 
-def test_base64_has_the_same_numbers(server: Embeddings) -> None:
+def test_base64_has_the_same_numbers(server: APIAlone) -> None:
     inputs = ["Once upon a time", "a"]
-    encoded = [base64.b64decode(each) for each in vectors(server.ask(inputs, encoding_format="base64"))]
+    encoded = [base64.b64decode(each) for each in vectors(embed(server, inputs, encoding_format="base64"))]
     found = [np.frombuffer(each, "<f4") for each in encoded]
-    np.testing.assert_array_equal(np.array(found), np.array(vectors(server.ask(inputs)), np.float32))
+    np.testing.assert_array_equal(np.array(found), np.array(vectors(embed(server, inputs)), np.float32))
 
 
-def test_an_embedding_is_cut_where_the_model_allows_it(server: Embeddings) -> None:
-    (cut,) = vectors(server.ask([3, 4], dimensions=2))
+def test_an_embedding_is_cut_where_the_model_allows_it(server: APIAlone) -> None:
+    (cut,) = vectors(embed(server, [3, 4], dimensions=2))
     np.testing.assert_allclose(cut, expected([3, 4], 2), rtol=1e-6)
-    assert vectors(server.ask([3, 4], dimensions=3)) == vectors(server.ask([3, 4]))
-    error = server.refused(input=[3, 4], dimensions=1)
+    assert vectors(embed(server, [3, 4], dimensions=3)) == vectors(embed(server, [3, 4]))
+    error = server.refused(PATH, 400, input=[3, 4], dimensions=1)
     assert (error["code"], error["param"]) == ("E1005", "dimensions")
     assert "one of 2, 3" in error["message"]
 
@@ -126,27 +101,27 @@ def test_an_embedding_is_cut_where_the_model_allows_it(server: Embeddings) -> No
     ],
 )
 def test_what_can_not_be_embedded_is_told(
-    server: Embeddings, fields: dict[str, Any], code: str, param: str | None
+    server: APIAlone, fields: dict[str, Any], code: str, param: str | None
 ) -> None:
     response = server.client.post(PATH, json=fields)
     assert response.status_code == (500 if code == "E2204" else 400)
     error = error_of(response)
     assert (error["code"], error["param"]) == (code, param)
-    assert len(vectors(server.ask("a"))) == 1
+    assert len(vectors(embed(server, "a"))) == 1
 
 
-def test_large_calls_give_the_same_as_small_ones(server: Embeddings) -> None:
+def test_large_calls_give_the_same_as_small_ones(server: APIAlone) -> None:
     """Above 64 KiB all inputs are tokenized before the first is sent."""
     texts = [f"{number} Earth + Water = Plant, Water + Fire = Steam" for number in range(1000, 1040)]
-    small = vectors(server.ask(texts))
-    assert vectors(server.ask(texts * 50)) == small * 50
+    small = vectors(embed(server, texts))
+    assert vectors(embed(server, texts * 50)) == small * 50
 
 
-def test_the_longest_input_is_embedded(server: Embeddings) -> None:
-    np.testing.assert_allclose(vectors(server.ask([7] * MAX_TOKENS)), [expected([7])], rtol=1e-6)
+def test_the_longest_input_is_embedded(server: APIAlone) -> None:
+    np.testing.assert_allclose(vectors(embed(server, [7] * MAX_TOKENS)), [expected([7])], rtol=1e-6)
 
 
-def test_the_model_generates_no_text(server: Embeddings) -> None:
+def test_the_model_generates_no_text(server: APIAlone) -> None:
     messages = [{"role": "user", "content": "a"}]
     for path, fields in {
         "/v1/completions": {"prompt": "a"},
@@ -162,19 +137,21 @@ def test_the_model_generates_no_text(server: Embeddings) -> None:
     assert [path for path in paths if path.startswith("/v1/") and "post" in paths[path]] == [PATH]
 
 
-def test_calls_are_counted_and_a_client_that_disconnects_frees_the_engine(server: Embeddings) -> None:
+def test_calls_are_counted_and_a_client_that_disconnects_frees_the_engine(server: APIAlone) -> None:
     outcomes = {
         name: f'requests_total{{api="openai",code="",outcome="{name}"}}'
         for name in ("succeeded", "cancelled")
     }
-    before = {name: server.metric(metric) for name, metric in outcomes.items()}
-    server.ask(["a", "b"])
-    wait_until(lambda: server.metric(outcomes["succeeded"]) == before["succeeded"] + 2)
+    counters = Counters(server.port)
+    before = {name: counters[metric] for name, metric in outcomes.items()}
+    embed(server, ["a", "b"])
+    wait_until(lambda: counters[outcomes["succeeded"]] == before["succeeded"] + 2)
     inputs = [[number, NEVER_EMBEDDED] for number in range(100)]
     with pytest.raises(httpx.ReadTimeout):
         server.client.post(PATH, content=json.dumps({"input": inputs}), headers=JSON, timeout=1)
-    wait_until(lambda: server.metric("slot_running_requests") == 0)
-    wait_until(lambda: server.metric(outcomes["cancelled"]) == before["cancelled"] + 64)
+    wait_until(lambda: counters.running == 0)
+    wait_until(lambda: counters[outcomes["cancelled"]] == before["cancelled"] + 64)
+    counters.close()
 
 
 def test_a_model_that_generates_makes_no_embeddings(api: API) -> None:

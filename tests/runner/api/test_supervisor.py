@@ -8,32 +8,20 @@ import signal
 from pathlib import Path
 
 import httpx
-import msgspec
 import pytest
 
 from errors.chat import ChatTemplateBroken
 from runner.api.supervisor import APIServers
-from runner.engines.protocol.messages import Finished, FromClient, Ready
-from runner.engines.protocol.wire import decode_frames, frame
-from runner.settings.ports import free_ports
-from runner.settings.settings import load_settings
-from tests.runner.api.processes import settings_of, started
-from tests.runner.paced_engine import make_paced_model
+from tests.runner.api.processes import StandInEngineServer, settings_of, started
 from tests.runner.servers import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
 
 def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
-    template = tmp_path / "template.jinja"
+    template = tmp_path / "broken.jinja"
     template.write_text("{% if %}")
-    engine = make_paced_model(tmp_path / "model", 0)
-    environment = {
-        "HOME": str(tmp_path),
-        "CHAT_TEMPLATE": str(template),
-        "OPENAI_PORT": str(free_ports(1)[0]),
-    }
-    settings = load_settings(environment).model_copy(update={"engine_dir": engine.directory})
+    settings, _ = settings_of(tmp_path, CHAT_TEMPLATE=str(template))
 
     async def start() -> None:
         server = APIServers(settings, None, None, log=lambda line: None, on_failure=lambda failure: True)
@@ -49,30 +37,16 @@ def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
     assert "line 1" in str(raised.value.facts["reason"])
 
 
-async def engine_that_takes_a_moment(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Accept a client, be ready a moment later, and end each request at once."""
-    encoder, buffer = msgspec.msgpack.Encoder(), bytearray()
-    decoder: msgspec.msgpack.Decoder[list[FromClient]] = msgspec.msgpack.Decoder(list[FromClient])
-    await asyncio.sleep(1)
-    writer.write(frame(encoder, [Ready("paced", 1000, 1000, 8)]))
-    while data := await reader.read(1 << 16):
-        buffer += data
-        for messages in decode_frames(buffer, decoder):
-            writer.write(frame(encoder, [Finished(message.request_id, "end") for message in messages]))
-    writer.close()
-
-
 def test_clients_that_wait_for_a_new_api_are_served_though_it_does_not_know_the_engine_yet(
     tmp_path: Path,
 ) -> None:
     """Check the state after a SIGKILL of the API server: its port is open all the time."""
     settings, port = settings_of(tmp_path)
-    path = tmp_path / "engine_socket"
 
     async def run() -> list[httpx.Response]:
         url, body = f"http://127.0.0.1:{port}/v1/completions", {"prompt": "hi", "max_tokens": 3}
         async with (
-            started(settings, path, engine_that_takes_a_moment),
+            started(settings, StandInEngineServer(1.0)),
             httpx.AsyncClient(timeout=DEADLINE_S) as client,
         ):
             return await asyncio.gather(*(client.post(url, json=body) for _ in range(4)))
@@ -83,10 +57,9 @@ def test_clients_that_wait_for_a_new_api_are_served_though_it_does_not_know_the_
 
 def test_a_server_that_drains_while_its_api_is_down_rejects_clients(tmp_path: Path) -> None:
     settings, port = settings_of(tmp_path)
-    path = tmp_path / "engine_socket"
 
     async def run() -> httpx.Response:
-        async with started(settings, path, engine_that_takes_a_moment, starts_again=False) as server:
+        async with started(settings, StandInEngineServer(1.0), starts_again=False) as server:
             await server.wait_ready()
             assert server.processes[0].pid is not None
             os.kill(server.processes[0].pid, signal.SIGKILL)
@@ -113,10 +86,9 @@ async def ask(port: int, count: int) -> set[int]:
 def test_clients_of_a_process_that_stays_down_are_served_by_the_others(tmp_path: Path) -> None:
     settings, port = settings_of(tmp_path)
     settings = settings.model_copy(update={"openai_processes": 2})
-    path = tmp_path / "engine_socket"
 
     async def run() -> None:
-        async with started(settings, path, engine_that_takes_a_moment, starts_again=False) as servers:
+        async with started(settings, StandInEngineServer(1.0), starts_again=False) as servers:
             await servers.wait_ready()
             first = servers.processes[0]
             assert first.pid is not None
@@ -132,10 +104,9 @@ def test_clients_of_a_process_that_stays_down_are_served_by_the_others(tmp_path:
 def test_several_processes_share_the_port_and_replace_each_other(tmp_path: Path) -> None:
     settings, port = settings_of(tmp_path)
     settings = settings.model_copy(update={"openai_processes": 3, "openai_max_requests": 5})
-    path = tmp_path / "engine_socket"
 
     async def run() -> None:
-        async with started(settings, path, engine_that_takes_a_moment) as servers:
+        async with started(settings, StandInEngineServer(1.0)) as servers:
             await servers.wait_ready()
             first, *others = servers.processes
             killed = first.pid

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.runner.servers import DEADLINE_S, HOST
+from tests.runner.servers import HOST, LoopThread
 
 Webhook = tuple[str, queue.Queue[dict[str, Any]]]
 
@@ -38,10 +38,6 @@ def webhook() -> Iterator[Webhook]:
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
     """Provide an event loop in a thread, as Cog has one."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(DEADLINE_S)
-    loop.close()
+    thread = LoopThread()
+    yield thread.loop
+    thread.end()
