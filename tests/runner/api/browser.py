@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -189,9 +188,6 @@ class Page:
         """Return the complaints of the browser and the page's scripts."""
         logged = [str(event["params"]["entry"]) for event in self._seen("Log.entryAdded")]
         return logged + [str(event["params"]) for event in self._seen("Runtime.exceptionThrown")]
-
-    def screenshot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def close(self) -> None:
         self._browser.call("Target.disposeBrowserContext", browserContextId=self._context)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS
 from tests.runner.api.apis import API
 from tests.runner.api.browser import Browser, Page
-from tests.runner.api.page_steps import IS_DONE, IS_READY, OPEN_GROUPS, needs_chromium
+from tests.runner.api.page_steps import IS_DONE, IS_READY, OPEN_GROUPS, answer_by, ask, needs_chromium
 from tests.runner.paced_engine import make_paced_model
-from tests.runner.servers import DEADLINE_S
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, needs_chromium]
 HTML = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>&amp;"
 KEY = "right key"
 
@@ -30,7 +27,6 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
     api.close()
 
 
-@needs_chromium
 def test_a_click_streams_text_and_shows_its_counts(page: Page, api: API) -> None:
     page.click("#field-max_tokens")
     page.type("60")
@@ -49,23 +45,19 @@ def test_a_click_streams_text_and_shows_its_counts(page: Page, api: API) -> None
     assert page.complaints() == []
 
 
-@needs_chromium
 def test_a_chat_goes_on_with_what_was_said(page: Page) -> None:
-    page.run("$('field-max_tokens').value = '3', $('system').value = 'Be brief.'")
-    for text in ("Earth", "Water"):
-        page.type(text)
-        page.press("Enter")
-        page.wait(f"{IS_DONE} && !$('prompt').value")
+    page.run("$('system').value = 'Be brief.'")
+    for text, tokens in (("Earth", 3), ("Water", 7)):
+        page.run(f"$('field-max_tokens').value = '{tokens}'")
+        ask(page, text)
+    assert page.run("[...document.querySelectorAll('.tokens')].map(each => each.textContent)") == ["3", "7"]
     roles = [each["role"] for each in page.run("latest.messages")]
     assert roles == ["system", "user", "assistant", "user"]
     page.click("#clear")
-    page.type("Fire")
-    page.press("Enter")
-    page.wait(IS_DONE)
+    ask(page, "Fire")
     assert page.run("latest.messages.length") == 2
 
 
-@needs_chromium
 @pytest.mark.parametrize("by", ["button", "Escape", "leaving"])
 def test_stopping_frees_the_slot(page: Page, api: API, by: str) -> None:
     before = api.counters.cancelled
@@ -86,7 +78,6 @@ def test_stopping_frees_the_slot(page: Page, api: API, by: str) -> None:
         assert page.text(".assistant .text")
 
 
-@needs_chromium
 def test_an_error_of_the_server_is_shown_with_its_code_and_its_field(page: Page) -> None:
     page.click("#field-temperature")
     page.type("7")
@@ -106,16 +97,15 @@ def test_an_error_of_the_server_is_shown_with_its_code_and_its_field(page: Page)
     page.wait("running && $('error').hidden && !document.querySelector('[aria-invalid]')")
 
 
-@needs_chromium
 def test_an_error_in_a_stream_ends_it_as_one(page: Page, api: API) -> None:
     """The server's answer is put in its place: a real one can't be made to fail at a certain token."""
-    event = {"choices": [{"index": 0, "delta": {"content": "Half"}, "finish_reason": None}]}
-    for last, shown in (
-        ('{"error": {"code": "E2107", "message": "It died."}}', "E2107: It died."),
-        ("", "closed before the answer was complete"),
+    half = {"choices": [{"index": 0, "delta": {"content": "Half"}, "finish_reason": None}]}
+    error = {"error": {"code": "E2107", "message": "It died."}}
+    for events, shown in (
+        ([half, error], "E2107: It died."),
+        ([half], "closed before the answer was complete"),
     ):
-        text = f"data: {json.dumps(event)}\n\n" + (f"data: {last}\n\n" if last else "")
-        page.run(f"window.fetch = async () => new Response({json.dumps(text)}), 0")
+        answer_by(page, *map(json.dumps, events))
         page.type("Earth")
         page.press("Enter")
         page.wait("!running && !$('error').hidden")
@@ -123,7 +113,6 @@ def test_an_error_in_a_stream_ends_it_as_one(page: Page, api: API) -> None:
         assert page.text(".turn:last-child .text") == "Half"
 
 
-@needs_chromium
 def test_an_example_is_asked_by_a_click(page: Page) -> None:
     page.run("$('field-max_tokens').value = '4'")
     example = page.text("#examples button")
@@ -137,7 +126,6 @@ def test_an_example_is_asked_by_a_click(page: Page) -> None:
     assert not page.run("$('hello').hidden")
 
 
-@needs_chromium
 def test_it_is_used_by_keyboard_alone(page: Page) -> None:
     assert page.focused() == "prompt"
     page.type("Earth")
@@ -161,7 +149,6 @@ def test_it_is_used_by_keyboard_alone(page: Page) -> None:
     assert page.text(".assistant .tokens") == "5"
 
 
-@needs_chromium
 def test_every_control_has_a_name_and_changes_are_told(page: Page) -> None:
     unnamed = page.run(
         "[...document.querySelectorAll('input, select, textarea')]"
@@ -172,7 +159,6 @@ def test_every_control_has_a_name_and_changes_are_told(page: Page) -> None:
     assert page.run("$('error').getAttribute('role')") == "alert"
 
 
-@needs_chromium
 @pytest.mark.parametrize("width", [320, 375, 768])
 def test_a_narrow_screen_has_no_horizontal_scroll(page: Page, width: int) -> None:
     page.resize(width, 640, is_phone=True)
@@ -189,7 +175,6 @@ def test_a_narrow_screen_has_no_horizontal_scroll(page: Page, width: int) -> Non
     assert page.run("$('settings').scrollWidth <= $('settings').clientWidth")
 
 
-@needs_chromium
 def test_nothing_is_asked_of_anybody_else_and_the_policy_forbids_it(page: Page, api: API) -> None:
     page.type("Earth")
     page.press("Enter")
@@ -202,7 +187,6 @@ def test_nothing_is_asked_of_anybody_else_and_the_policy_forbids_it(page: Page, 
     assert any("Content Security Policy" in each for each in page.complaints())
 
 
-@needs_chromium
 def test_the_end_of_a_long_text_is_in_sight_unless_somebody_scrolls_up(page: Page) -> None:
     page.run("$('field-max_tokens').value = '2000'")
     page.type("Water + Fire = Steam")
@@ -216,12 +200,9 @@ def test_the_end_of_a_long_text_is_in_sight_unless_somebody_scrolls_up(page: Pag
     assert page.run("$('log').scrollTop") == 0
 
 
-@needs_chromium
 def test_html_in_texts_stays_text(page: Page) -> None:
     page.run("$('field-max_tokens').value = '200'")
-    page.type(HTML)
-    page.press("Enter")
-    page.wait(IS_DONE)
+    ask(page, HTML)
     assert page.text(".user .text") == HTML
     assert HTML in page.text(".assistant .text")
     assert page.run("document.title") == "cog-triton"
@@ -229,7 +210,6 @@ def test_html_in_texts_stays_text(page: Page) -> None:
     assert page.complaints() == []
 
 
-@needs_chromium
 def test_a_key_is_asked_for_where_one_is_wanted_and_a_chat_only_where_there_is_one(
     browser: Browser, locked: API
 ) -> None:
@@ -251,24 +231,6 @@ def test_a_key_is_asked_for_where_one_is_wanted_and_a_chat_only_where_there_is_o
     page.close()
 
 
-def test_the_page_is_one_file_with_headers_that_keep_it_here(api: API) -> None:
-    answer = httpx.get(api.url + "/", timeout=DEADLINE_S)
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    policy = answer.headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    assert "http" not in policy
-    assert len(answer.content) < 80_000
-    for word in ('<link rel="stylesheet', "innerHTML", "@import", "https://"):
-        assert word not in answer.text
-    libraries = re.findall(r'src="(.*?)"', answer.text)
-    assert libraries == ["vendor/highlight.min.js", "vendor/temml.min.js"]
-    answers = [httpx.get(f"{api.url}/{library}", timeout=DEADLINE_S) for library in libraries]
-    assert {each.headers["content-type"] for each in answers} == {"text/javascript; charset=utf-8"}
-    assert sum(len(each.content) for each in answers) < 400_000
-
-
-@needs_chromium
 def test_the_banner_and_the_state_follow_the_server(page: Page) -> None:
     """The network is taken away in the page: the server of this module has to stay."""
     page.run(
@@ -281,7 +243,6 @@ def test_the_banner_and_the_state_follow_the_server(page: Page) -> None:
     page.wait("$('banner').hidden && $('state').className === 'ready'")
 
 
-@needs_chromium
 def test_a_clock_runs_while_an_answer_is_awaited(page: Page) -> None:
     page.run("window.fetch = () => new Promise(() => {}), 0")
     page.type("Earth")
@@ -289,12 +250,3 @@ def test_a_clock_runs_while_an_answer_is_awaited(page: Page) -> None:
     seen = page.wait("$('clock').textContent")
     page.wait(f"$('clock').textContent !== {json.dumps(seen)}")
     assert page.text("#status") == "Waiting for the first token"
-
-
-def test_usage_so_far_is_in_every_event_where_it_is_asked_for(api: API) -> None:
-    options = {"continuous_usage_stats": True, "include_usage": True}
-    *events, last = api.events("/v1/completions", prompt="Earth", max_tokens=20, stream_options=options)
-    counts = [event["usage"]["completion_tokens"] for event in events]
-    assert counts == sorted(counts)
-    assert (counts[0] > 0, counts[-1]) == (True, 20)
-    assert last["usage"] == events[-1]["usage"]

@@ -9,12 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from engine.machine.root import SOURCE_ROOT
-from tests.runner.api.browser import CHROMIUM, Browser, Page
+from tests.runner.api.browser import Browser, Page
+from tests.runner.api.page_steps import needs_chromium
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (Debian: apt-get install chromium)"),
-]
+pytestmark = [pytest.mark.servers, needs_chromium]
 SCRIPT = SOURCE_ROOT / "runner" / "api" / "page" / "markdown.js"
 PIECES = """
     const shown = (pieces, isDrawn = () => true) => {
@@ -39,14 +37,13 @@ TABLE = (
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    browser = Browser(tmp_path_factory.mktemp("chromium"))
+def page(browser: Browser) -> Iterator[Page]:
     page = browser.open("data:text/html,<!doctype html>")  # Temml refuses quirks mode.
     for library in sorted(SCRIPT.parent.glob("vendor/*.js")):
         page.run(library.read_text() + ";0")
     page.run(SCRIPT.read_text().replace('"use strict";', "") + PIECES)
     yield page
-    browser.close()
+    page.close()
 
 
 def html(page: Page, *pieces: str) -> str:
@@ -127,14 +124,6 @@ def test_a_link_opens_elsewhere_and_tells_where(page: Page) -> None:
     assert page.run("[last.target, last.rel, last.title]") == [
         "_blank", "noopener noreferrer", "https://evil.example/",
     ]  # fmt: skip
-
-
-def test_code_is_text_as_it_came(page: Page) -> None:
-    code = "".join(f"\tline {index} <b> *c* `d` \\e\n" for index in range(2000))
-    found = page.run(
-        f"shown([{json.dumps(f'```x{chr(10)}{code}```')}]).root.querySelector('code').textContent"
-    )
-    assert found == code
 
 
 def test_emphasis_and_code_are_shown_before_their_end_has_come(page: Page) -> None:

@@ -14,10 +14,9 @@ from tests.runner.api.apis import API, data_of
 from tests.runner.api.browser import Page
 from tests.runner.api.page_steps import OPEN_GROUPS, needs_chromium
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, needs_chromium]
 
 
-@needs_chromium
 def test_a_slider_and_its_field_say_the_same(page: Page) -> None:
     page.click(".slider input[type=range][aria-label^=temperature]")
     page.press("ArrowRight")
@@ -28,7 +27,6 @@ def test_a_slider_and_its_field_say_the_same(page: Page) -> None:
     assert 45 < float(at) < 55, "64 of 4096 is in the middle"
 
 
-@needs_chromium
 def test_parameters_are_those_that_the_server_publishes(page: Page, api: API) -> None:
     fields = api.client.get("/openapi.json").json()["components"]["schemas"]["ChatBody"]["properties"]
     ours = set(page.run("[...OURS]"))
@@ -47,7 +45,6 @@ def test_parameters_are_those_that_the_server_publishes(page: Page, api: API) ->
     assert page.run("Boolean($('field-echo')) && !$('field-tools')")
 
 
-@needs_chromium
 def test_each_kind_of_parameter_is_sent_as_what_it_is(page: Page) -> None:
     page.run(OPEN_GROUPS)
     for name, text in {
@@ -68,7 +65,6 @@ def test_each_kind_of_parameter_is_sent_as_what_it_is(page: Page) -> None:
     assert page.focused() == "field-chat_template_kwargs"
 
 
-@needs_chromium
 def test_a_copied_command_does_what_the_page_did(page: Page, api: API) -> None:
     page.click("#mode-text")
     page.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import httpx
@@ -78,3 +79,20 @@ def test_a_head_has_the_status_and_headers_of_a_get(tmp_path: Path, path: str) -
         return {name: value for name, value in response.headers.items() if name != "x-request-id"}
 
     assert described(got) == described(head)
+
+
+def test_the_page_is_one_file_with_headers_that_keep_it_here(tmp_path: Path) -> None:
+    model = WritingModel(tmp_path)
+    answer = model.request("GET", "/")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert not [word for word in ("unsafe", "http") if word in policy]
+    assert len(answer.content) < 80_000
+    forbidden = ('<link rel="stylesheet', "innerHTML", "@import", "https://")
+    assert not [word for word in forbidden if word in answer.text]
+    libraries = re.findall(r'src="(.*?)"', answer.text)
+    assert libraries == ["vendor/highlight.min.js", "vendor/temml.min.js"]
+    answers = [model.request("GET", f"/{library}") for library in libraries]
+    assert {each.headers["content-type"] for each in answers} == {"text/javascript; charset=utf-8"}
+    assert sum(len(each.content) for each in answers) < 400_000
