@@ -1,4 +1,4 @@
-"""Parts of an answer as chat completions, whole and as events: both have the same message."""
+"""Parts of an answer as chat completions: ids, reasons, options. ``test_three_apis`` has the rest."""
 
 from __future__ import annotations
 
@@ -47,52 +47,16 @@ def whole(arrived: Sequence[Piece], **options: bool) -> dict[str, Any]:
     return choice
 
 
-def put_together(choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Join choices as clients do."""
-    message: dict[str, Any] = {"content": None}
-    calls: list[dict[str, Any]] = []
-    for choice in choices:
-        delta = choice["delta"]
-        for name in ("content", "reasoning_content", "reasoning"):
-            if delta.get(name):
-                message[name] = (message.get(name) or "") + delta[name]
-        for call in delta.get("tool_calls", ()):
-            if call["index"] == len(calls):
-                assert call["function"]["arguments"] == ""
-                calls.append({key: call[key] for key in ("id", "function", "type")})
-            else:
-                assert call.keys() == {"index", "function"}
-                assert call["function"].keys() == {"arguments"}
-                calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
-    return {**message, "role": "assistant", **({"tool_calls": calls} if calls else {})}
-
-
-@pytest.mark.parametrize("size", range(1, len(ANSWER) + 1))
-def test_events_put_together_are_the_whole_message(size: int) -> None:
-    choices = streamed(pieces(ANSWER, size))
-    assert [choice["delta"].get("role") for choice in choices] == ["assistant"] + [None] * (len(choices) - 1)
-    reasons = [choice["finish_reason"] for choice in choices]
-    assert reasons == [None] * (len(choices) - 1) + ["tool_calls"]
-    message = put_together(choices)
-    first, second = message["tool_calls"]
-    assert (first["function"], second["id"]) == ({"name": "look", "arguments": '{"at": 1}'}, "own_id")
-    assert first["id"].startswith("call_")
-    expected = whole(pieces(ANSWER, size))["message"]
-    expected["tool_calls"][0]["id"] = first["id"]
-    assert message == expected
-    assert message["reasoning"] == message["reasoning_content"] == "The user asks."
-
-
-def test_an_event_has_one_kind_of_part() -> None:
-    for choice in streamed(pieces(ANSWER, len(ANSWER)))[1:]:
-        assert len(choice["delta"].keys() - {"reasoning"}) <= 1
-        assert len(choice["delta"].get("tool_calls", ())) <= 1
-
-
-def test_content_is_null_beside_calls_alone() -> None:
-    choice = whole(pieces([CallStart("look"), CallArguments("{}")], 1))
-    assert choice["message"]["content"] is None
-    assert choice["finish_reason"] == "tool_calls"
+def test_each_text_has_calls_with_ids_of_their_own_or_the_models() -> None:
+    formatter = ChatFormat(TOKENS)
+    for index in (0, 1):
+        events = streamed(pieces(ANSWER, 3, index=index), formatter)
+        calls = [call for event in events for call in event["delta"].get("tool_calls", ()) if "id" in call]
+        assert [call["index"] for call in calls] == [0, 1]
+        assert calls[0]["id"].startswith("call_")
+        assert calls[1]["id"] == "own_id"
+    message = whole(pieces(ANSWER[4:], 1))["message"]
+    assert (message["content"], message["tool_calls"][1]["id"]) == (None, "own_id")
 
 
 @pytest.mark.parametrize(
@@ -112,18 +76,10 @@ def test_the_reason_is_calls_where_there_are_some_and_the_text_ended(
     assert whole(pieces(parts, 2, reason))["finish_reason"] == shown
 
 
-def test_calls_of_several_texts_are_counted_by_themselves() -> None:
-    formatter = ChatFormat(TOKENS)
-    for index in (0, 1):
-        message = put_together(streamed(pieces(ANSWER, 3, index=index), formatter))
-        assert len(message["tool_calls"]) == 2
-
-
 def test_reasoning_can_be_left_out() -> None:
     assert "reasoning" not in whole(pieces(ANSWER, 2), includes_reasoning=False)["message"]
     left = streamed(pieces(ANSWER, 1), ChatFormat(TOKENS, includes_reasoning=False))
     assert not any(choice["delta"].keys() & {"reasoning", "reasoning_content"} for choice in left)
-    assert put_together(left)["content"] == "Let me see."
 
 
 def test_log_probabilities_are_sent_once_with_the_last_event_of_their_piece() -> None:

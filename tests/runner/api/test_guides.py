@@ -1,21 +1,23 @@
-"""A tiny model's answers follow schemas, expressions, grammars and choices, on every way to it."""
+"""Guides by every field and API, and a tiny model's answers that follow them."""
 
 from __future__ import annotations
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import jsonschema
+import msgspec
 import pytest
 
 from engine.machine.python import engine_python
+from errors.coded_error import CodedError
+from runner.api.openai.bodies import CompletionBody
+from runner.api.openai.guides import guide_of
+from runner.api.validation import decode
+from runner.engines.protocol.messages import Guide
 from tests.runner.api.apis import API
-from tests.runner.servers import ENSEMBLE, SLOT, CogUnderTest
-
-pytestmark = pytest.mark.servers
+from tests.runner.servers import CogUnderTest
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "Earth"}]
@@ -28,17 +30,50 @@ SCHEMA: dict[str, Any] = {
     "required": ["city", "people"],
     "additionalProperties": False,
 }
+SCHEMA_GUIDE = Guide("json_schema", msgspec.json.encode(SCHEMA).decode())
 FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "strict": True, "schema": SCHEMA}}
 WRONG_FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "schema": {"not": {}}}}
 GRAMMAR = 'root ::= "(" [0-9]{1,3} ")"'
-GUIDES = [
-    ({"guided_regex": "[a-c]{2}-[0-9]{3}"}, "[a-c]{2}-[0-9]{3}"),
-    ({"guided_choice": ["yes", 'a "quoted" one', "na\\ïve\n"]}, 'yes|a "quoted" one|na\\\\ïve\n'),
-    ({"guided_grammar": GRAMMAR}, r"\(\d{1,3}\)"),
-    ({"structured_outputs": {"regex": "x{3}"}}, "xxx"),
-    ({"structured_outputs": {"choice": ["a", "b"]}}, "[ab]"),
-    ({"structured_outputs": {"grammar": GRAMMAR}}, r"\(\d{1,3}\)"),
+CHOICE = ["yes", 'a "quoted" one', "na\\ïve\n"]
+CHOICE_GUIDE = Guide("ebnf_grammar", r'root ::= "yes" | "a \"quoted\" one" | "na\\ïve\n"')
+SHARED: list[tuple[str, Any, Guide]] = [
+    ("json", SCHEMA, SCHEMA_GUIDE),
+    ("json", SCHEMA_GUIDE.text, SCHEMA_GUIDE),
+    ("regex", "a+", Guide("regex", "a+")),
+    ("choice", CHOICE, CHOICE_GUIDE),
+    ("grammar", GRAMMAR, Guide("ebnf_grammar", GRAMMAR)),
 ]
+
+
+def guide(**fields: object) -> Guide | None:
+    body = decode(bytearray(msgspec.json.encode({"prompt": "Earth", **fields})), CompletionBody)
+    return guide_of(body, "vllm")
+
+
+def test_a_guide_is_taken_from_any_of_its_fields() -> None:
+    any_object = Guide("json_schema", '{"type": "object"}')
+    assert guide() is guide(response_format={"type": "text"}) is None
+    assert guide(response_format=FORMAT) == SCHEMA_GUIDE
+    assert guide(response_format={"type": "json_object"}) == any_object
+    assert guide(structured_outputs={"json_object": True}) == any_object
+    for name, value, expected in SHARED:
+        assert guide(**{f"guided_{name}": value}) == guide(structured_outputs={name: value}) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice"),
+        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ],
+)
+def test_a_wrong_field_is_refused_by_name(fields: dict[str, Any], name: str) -> None:
+    with pytest.raises(CodedError) as refused:
+        guide(**fields)
+    assert (refused.value.code, refused.value.facts["name"]) == ("E1005", name)
 
 
 def is_city(text: str) -> bool:
@@ -61,22 +96,10 @@ def answers(tiny: API, **body: Any) -> list[tuple[str, str]]:
     return [(each["text"], each["finish_reason"]) for each in tiny.ask(TEXT, **fields)["choices"]]
 
 
-def whole(given: list[tuple[str, str]]) -> list[str]:
-    assert {reason for _, reason in given} <= {"stop", "length"}
-    texts = [text for text, reason in given if reason == "stop"]
-    assert texts
-    return texts
-
-
-@pytest.mark.parametrize(
-    "guide", [{"response_format": FORMAT}, {"guided_json": SCHEMA}, {"guided_json": json.dumps(SCHEMA)},
-              {"structured_outputs": {"json": SCHEMA}}]
-)  # fmt: skip
-def test_a_schema_is_followed(tiny: API, guide: dict[str, Any]) -> None:
-    assert all(map(is_city, whole(answers(tiny, **guide))))
-
-
-def test_a_chats_answer_follows_its_schema_whole_and_streamed(tiny: API) -> None:
+@pytest.mark.servers
+def test_a_schema_is_followed_whole_and_streamed(tiny: API) -> None:
+    texts = answers(tiny, response_format=FORMAT)
+    assert [is_city(text) for text, reason in texts if reason == "stop"]
     body = {"messages": ASKED, "max_tokens": 120, "response_format": FORMAT, "seed": 3, "n": 4}
     messages = [each["message"]["content"] for each in tiny.ask(CHAT, **body)["choices"]]
     assert any(map(is_whole, messages))
@@ -87,118 +110,64 @@ def test_a_chats_answer_follows_its_schema_whole_and_streamed(tiny: API) -> None
     assert streamed == messages
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
-    "guide", [{"response_format": {"type": "json_object"}}, {"structured_outputs": {"json_object": True}}]
-)
-def test_json_object_is_any_object(tiny: API, guide: dict[str, Any]) -> None:
-    given = answers(tiny, n=16, max_tokens=300, **guide)
-    assert all(text.lstrip().startswith("{") for text, _ in given)
-    assert all(isinstance(json.loads(text), dict) for text, reason in given if reason == "stop")
-
-
-def test_text_is_no_guide(tiny: API) -> None:
-    assert answers(tiny, response_format={"type": "text"}, n=1) == answers(tiny, n=1)
-
-
-@pytest.mark.parametrize(("guide", "pattern"), GUIDES)
-def test_the_other_guides_are_followed(tiny: API, guide: dict[str, Any], pattern: str) -> None:
-    assert all(re.fullmatch(pattern, text) for text in whole(answers(tiny, **guide)))
-
-
-def test_stop_sequences_and_min_tokens_work_beside_a_guide(tiny: API) -> None:
-    assert answers(tiny, guided_regex="a{3}b{3}", stop="b", n=1) == [("aaa", "stop")]
-    (text, _), *_ = answers(tiny, guided_regex="[a-z]{1,100}", min_tokens=20, n=1)
-    assert len(text) >= 20
-
-
-def test_a_seed_gives_the_same_guided_answer_among_others(tiny: API) -> None:
-    alone = answers(tiny, response_format=FORMAT, n=2)
-    with ThreadPoolExecutor(8) as pool:
-        others = [pool.submit(answers, tiny, seed=seed, n=2) for seed in range(4)]
-        again = [pool.submit(answers, tiny, response_format=FORMAT, n=2) for _ in range(4)]
-        assert [each.result() for each in again] == [alone] * 4
-        free = [each.result() for each in others]
-    assert free == [answers(tiny, seed=seed, n=2) for seed in range(4)]
-
-
-@pytest.mark.parametrize(
-    ("guide", "param", "code"),
+    ("guide", "pattern"),
     [
-        ({"guided_regex": "a("}, "guided_regex", "E1105"),
-        ({"guided_grammar": "root ::= x"}, "guided_grammar", "E1105"),
-        ({"guided_json": "{"}, "guided_json", "E1105"),
-        ({"structured_outputs": {"json": {"type": "x"}}}, "structured_outputs.json", "E1105"),
-        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "E1005"),
-        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex", "E1005"),
-        ({"guided_choice": []}, "guided_choice", "E1005"),
-        ({"response_format": {"type": "xml"}}, "response_format", "E1005"),
-        ({"response_format": {"type": "json_schema"}}, "response_format", "E1005"),
-        ({"response_format": WRONG_FORMAT}, "response_format", "E1105"),
+        ({"guided_regex": "[a-c]{2}-[0-9]{3}"}, "[a-c]{2}-[0-9]{3}"),
+        ({"guided_choice": CHOICE}, "|".join(map(re.escape, CHOICE))),
+        ({"structured_outputs": {"grammar": GRAMMAR}}, r"\(\d{1,3}\)"),
+        ({"guided_regex": "a{3}b{3}", "stop": "b"}, "aaa"),
+        ({"guided_regex": "[a-z]{1,100}", "min_tokens": 20}, "[a-z]{20,}"),
     ],
 )
+def test_the_other_guides_are_followed_also_beside_stop_and_min_tokens(
+    tiny: API, guide: dict[str, Any], pattern: str
+) -> None:
+    for text, reason in answers(tiny, n=4, **guide):
+        assert reason == "stop"
+        assert re.fullmatch(pattern, text)
+
+
+@pytest.mark.servers
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_wrong_guide_is_refused_by_its_field(
-    tiny: API, stream: bool, guide: dict[str, Any], param: str, code: str
+@pytest.mark.parametrize(
+    ("guide", "param"),
+    [
+        ({"guided_regex": "a("}, "guided_regex"),
+        ({"guided_grammar": "root ::= x"}, "guided_grammar"),
+        ({"structured_outputs": {"json": {"type": "x"}}}, "structured_outputs.json"),
+        (
+            {"response_format": {**FORMAT, "json_schema": {"name": "x", "schema": {"not": {}}}}},
+            "response_format",
+        ),
+    ],
+)
+def test_a_guide_that_can_not_be_followed_is_refused_by_its_field(
+    tiny: API, stream: bool, guide: dict[str, Any], param: str
 ) -> None:
     error = tiny.refused(TEXT, 400, prompt="Earth", stream=stream, **guide)
-    assert (error["code"], error["param"]) == (code, param)
+    assert (error["code"], error["param"]) == ("E1105", param)
 
 
-@pytest.mark.parametrize(
-    "guide", [{"response_format": FORMAT}, {"guided_regex": "a"}, {"guided_choice": ["a"]}]
-)
-def test_an_engine_that_follows_none_refuses_by_the_field(api: API, guide: dict[str, Any]) -> None:
-    error = api.refused(CHAT, 400, messages=ASKED, **guide)
-    assert (error["code"], error["param"]) == ("E1104", next(iter(guide)))
+@pytest.mark.servers
+def test_an_engine_that_follows_none_refuses_by_the_field(api: API) -> None:
+    error = api.refused(CHAT, 400, messages=ASKED, response_format=FORMAT)
+    assert (error["code"], error["param"]) == ("E1104", "response_format")
     assert "paced" in error["message"]
 
 
+@pytest.mark.servers
 def test_tritons_models_take_nvidias_tensors(tiny: API) -> None:
-    triton = tiny.triton
-    tensors = {"guided_decoding_guide_type": "json_schema", "guided_decoding_guide": json.dumps(SCHEMA)}
-    body = {"text_input": "Earth", "max_tokens": 150, "top_p": 0.9, **tensors}
-    texts = [
-        triton.post(f"{ENSEMBLE}/generate", {**body, "random_seed": seed}).json()["text_output"]
-        for seed in range(6)
-    ]
-    assert any(map(is_whole, texts))
-    assert all(text.lstrip().startswith("{") for text in texts)
     ids = tiny.ask("/tokenize", prompt="Earth")["tokens"]
     regex = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "xq[0-9]z"}
-    output = triton.generate_ids(ids, 20, **regex).json()
+    output = tiny.triton.generate_ids(ids, 20, **regex).json()
     assert output["finish_reason"] == "end"
     text = tiny.ask("/detokenize", tokens=output["output_ids"])["prompt"]
     assert re.match("xq[0-9]z", text)
 
 
-@pytest.mark.parametrize(
-    ("tensors", "message"),
-    [
-        ({"guided_decoding_guide_type": "yaml"}, "E1103 .*one of json, json_schema, regex, ebnf_grammar"),
-        ({"guided_decoding_guide": "a"}, "E1103 .*guided_decoding_guide_type must be one of"),
-        ({"guided_decoding_guide_type": "regex"}, "E1103 .*_guide must be the text of the regex"),
-        ({"guided_decoding_guide_type": "json", "guided_decoding_guide": "x"}, "E1103 .*left out"),
-        ({"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a("}, "E1105 .*at character 2"),
-    ],
-)
-def test_wrong_tensors_are_refused_with_a_code(tiny: API, tensors: dict[str, str], message: str) -> None:
-    body = {"text_input": "Earth", "max_tokens": 5, **tensors}
-    response = tiny.triton.post(f"{ENSEMBLE}/generate", body)
-    assert response.status_code >= 400
-    assert re.search(message, response.text)
-
-
-def test_the_paced_engine_refuses_the_tensors(api: API) -> None:
-    response: httpx.Response = api.triton.post(
-        f"{SLOT}/generate",
-        {"input_ids": [5], "input_lengths": 1, "request_output_len": 2, "guided_decoding_guide_type": "json"},
-    )
-    assert (
-        "E1104 UnsupportedArgument: guided_decoding_guide_type='json' is not supported by the paced"
-        in response.text
-    )
-
-
+@pytest.mark.servers
 def test_cogs_predictions_take_a_schema_or_an_expression(
     tiny: API, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

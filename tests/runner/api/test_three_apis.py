@@ -56,15 +56,27 @@ def chat_told(message: dict[str, Any]) -> Told:
 
 
 def chat_events_told(events: Iterable[dict[str, Any]]) -> Told:
+    """Read the deltas, each of which has one kind of part; the first has the role, the last the reason."""
     told = Told()
-    for event in events:
-        delta = event["choices"][0]["delta"]
+    choices = [event["choices"][0] for event in events]
+    assert [choice["delta"].get("role") for choice in choices] == ["assistant"] + [None] * (len(choices) - 1)
+    assert [choice["finish_reason"] is None for choice in choices] == [True] * (len(choices) - 1) + [False]
+    for choice in choices[1:]:
+        delta = choice["delta"]
+        assert len(delta.keys() - {"reasoning"}) <= 1
+        assert delta.get("reasoning") == delta.get("reasoning_content")
         told.text += delta.get("content", "")
         told.reasoning += delta.get("reasoning", "")
         for call in delta.get("tool_calls", ()):
             if "id" in call:
+                assert (call["index"], call["type"], call["function"]["arguments"]) == (
+                    *(len(told.calls), "function"),
+                    "",
+                )
                 told.calls.append((call["function"]["name"], ""))
-            told.add(call["function"].get("arguments", ""))
+            else:
+                assert (call.keys(), call["index"]) == ({"index", "function"}, len(told.calls) - 1)
+                told.add(call["function"]["arguments"])
     return told
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.runner.api.apis import data_of, error_of
+from tests.runner.api.apis import error_of
+from tests.runner.api.test_three_apis import chat_events_told, chat_told, events_of
 from tests.runner.api.writing_model import CALLS, TOKENIZER, WritingModel
 
 CHAT = "/v1/chat/completions"
@@ -44,23 +45,10 @@ def test_reasoning_text_and_calls_are_apart_whole_and_streamed(model: WritingMod
     assert len({call["id"] for call in message["tool_calls"]}) == 2
     details = answer["usage"]["completion_tokens_details"]
     assert 0 < details["reasoning_tokens"] < answer["usage"]["completion_tokens"]
-
     response = model.post(CHAT, **ASKED, stream=True, stream_options={"include_usage": True})
-    *events, last = data_of(response.text)
-    assert last == "[DONE]"
-    *documents, usage = [json.loads(each) for each in events]
+    *events, usage = events_of(response.content)
     assert usage["usage"] == answer["usage"]
-    deltas = [event["choices"][0]["delta"] for event in documents]
-    assert [delta.get("role") for delta in deltas] == ["assistant"] + [None] * (len(deltas) - 1)
-    for name in ("content", "reasoning_content", "reasoning"):
-        assert "".join(delta.get(name) or "" for delta in deltas) == message[name]
-    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
-    for index, whole in enumerate(message["tool_calls"]):
-        first, *more = [call for call in calls if call["index"] == index]
-        assert first["function"]["name"] == whole["function"]["name"]
-        assert first["id"].startswith("call_")
-        rest = "".join(call["function"]["arguments"] for call in more)
-        assert first["function"]["arguments"] + rest == whole["function"]["arguments"]
+    assert chat_events_told(events) == chat_told(message)
 
 
 def test_calls_that_max_tokens_cuts_end_by_length(model: WritingModel) -> None:
@@ -101,17 +89,6 @@ def test_all_is_text_where_the_client_asks_for_special_tokens(model: WritingMode
     choice = ask(model, skip_special_tokens=False)["choices"][0]
     assert choice["message"] == {"content": CALLS, "role": "assistant"}
     assert choice["finish_reason"] == "stop"
-
-
-def test_calls_and_results_are_sent_back(model: WritingModel) -> None:
-    message = ask(model)["choices"][0]["message"]
-    results = [
-        {"role": "tool", "tool_call_id": call["id"], "content": "20"} for call in message["tool_calls"]
-    ]
-    model.text = "Both are warm."
-    answer = ask(model, messages=[*ASKED["messages"], message, *results])
-    assert answer["choices"][0]["message"] == {"content": "Both are warm.", "role": "assistant"}
-    assert answer["choices"][0]["finish_reason"] == "stop"
 
 
 def test_a_schema_that_no_guide_can_follow_is_refused_by_the_field(model: WritingModel) -> None:

@@ -161,25 +161,6 @@ def test_a_shorter_input_limit_of_the_engine_holds(served: Served) -> None:
     assert "".join(pieces) == "xxx"
 
 
-@pytest.mark.parametrize(
-    ("sampling", "is_greedy"),
-    [
-        (Sampling(temperature=0, top_p=0.9, top_k=50), True),
-        (Sampling(temperature=1, top_k=1), True),
-        (Sampling(temperature=1, top_k=0, top_p=0), True),
-        (Sampling(temperature=1, top_k=-1, top_p=0.5), False),
-        (Sampling(temperature=1, top_k=10**30, top_p=0), False),
-        (Sampling(temperature=5, top_p=1, seed=2**64 - 1), False),
-    ],
-)
-def test_every_sampling_that_the_inputs_allow_is_taken_by_the_slot(
-    served: Served, sampling: Sampling, is_greedy: bool
-) -> None:
-    assert sampling.is_greedy == is_greedy
-    pieces, _ = generate(served, max_tokens=3, sampling=sampling)
-    assert "".join(pieces) == served.model.expected_text(QUESTION, 3)
-
-
 class Text(str):
     """A prompt that can be watched."""
 

@@ -67,6 +67,9 @@ def cases(draw: st.DrawFn) -> tuple[list[str], list[str]]:
 @example((["abcd", "bc"], ["ab", "c", "d"]))
 @example((["abcd", "bc"], ["ab", "c", "x"]))
 @example((["abcd", "bc"], ["ab", "c"]))
+@example((["abcd", "bc"], ["xabc", "!"]))
+@example((["abcd", "bc"], ["xabc", "d!"]))
+@example((["abcd", "bc"], ["xabc"]))
 @example((["abcde", "bcdx", "cd"], ["a", "b", "c", "d", "x"]))
 @example((["aaab", "aa"], ["a", "a", "a", "c"]))
 def test_each_push_shows_exactly_what_is_certain_and_all_of_them_equal_the_naive_cut(
