@@ -47,17 +47,6 @@ def test_a_runner_from_start_to_stop(tmp_path: Path) -> None:
     assert answers(server.port) == {"started": False, "ready": False, "alive": False}
 
 
-@pytest.mark.servers
-def test_a_setup_that_failed_has_started_and_is_not_alive(tmp_path: Path) -> None:
-    model = make_paced_model(tmp_path / "model", 50)
-    server = CogUnderTest(model, tmp_path, wait=False, COG_WEIGHTS=str(tmp_path / "none.tar"))
-    try:
-        wait_until(lambda: server.status() == "SETUP_FAILED")
-        assert answers(server.port) == {"started": True, "ready": False, "alive": False}
-    finally:
-        server.close()
-
-
 @pytest.mark.parametrize("arguments", [(), ("dead",), ("ready", "alive")])
 def test_a_wrong_question_says_what_there_is(arguments: tuple[str, ...]) -> None:
     run = ask(free_ports(1)[0], *arguments)

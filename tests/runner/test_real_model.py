@@ -88,20 +88,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def cog(served: Served, question: str) -> str:
+    """Return the text of Cog's events."""
     inputs = {
         "messages": json.dumps(messages(question)),
-        "max_tokens": MAX_TOKENS[question],
-        "temperature": 0.0,
-    }
-    prediction = served.post(f"{served.stack.server.url}/predictions", {"input": inputs}).json()
-    assert prediction["status"] == "succeeded"
-    return "".join(prediction["output"])
-
-
-def cog_prompt_events(served: Served, question: str) -> str:
-    inputs = {
-        "prompt": served.expected(question)["prompt"],
-        "prompt_template": "{prompt}",
         "max_tokens": MAX_TOKENS[question],
         "temperature": 0.0,
     }
@@ -113,20 +102,14 @@ def cog_prompt_events(served: Served, question: str) -> str:
     return "".join(json.loads(block["data"])["chunk"] for block in blocks if block["event"] == "output")
 
 
-def chat(served: Served, question: str) -> str:
-    answer = served.post(f"{served.stack.openai_url}/v1/chat/completions", asked(question)).json()
-    (choice,) = answer["choices"]
-    is_cut = len(served.expected(question)["output_ids"]) == MAX_TOKENS[question]
-    assert choice["finish_reason"] == ("length" if is_cut else "stop")
-    return str(choice["message"]["content"])
-
-
 def chat_stream(served: Served, question: str) -> str:
     body = {**asked(question), "stream": True}
     text = served.post(f"{served.stack.openai_url}/v1/chat/completions", body).text
     *events, last = data_of(text)
     assert last == "[DONE]"
     choices = [choice for event in events for choice in json.loads(event)["choices"]]
+    is_cut = len(served.expected(question)["output_ids"]) == MAX_TOKENS[question]
+    assert choices[-1]["finish_reason"] == ("length" if is_cut else "stop")
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
@@ -151,10 +134,8 @@ def ensemble(served: Served, question: str) -> str:
 
 
 WAYS: dict[str, Callable[[Served, str], str]] = {
-    "Cog, messages": cog,
-    "Cog, prompt, events": cog_prompt_events,
-    "OpenAI": chat,
-    "OpenAI, streamed": chat_stream,
+    "Cog": cog,
+    "OpenAI": chat_stream,
     "Triton's ensemble": ensemble,
 }
 

@@ -12,6 +12,7 @@ import pytest
 from errors.settings import InvalidSetting
 from errors.triton import ServerEnded
 from tests.runner.paced_engine import make_paced_model
+from tests.runner.probes import answers
 from tests.runner.servers import (
     CogUnderTest,
     engine_pids,
@@ -74,6 +75,7 @@ def test_a_setup_that_fails_is_one_coded_sentence_in_the_health(tmp_path: Path) 
             server.server.wait_ready(500)
         health = server.server.health()
         assert health["status"] == "SETUP_FAILED"
+        assert answers(server.port) == {"started": True, "ready": False, "alive": False}
         logs = health["setup"]["logs"]
         assert logs.count("TRITON_TIMEOUT must be a number") == 1
         assert "Traceback" not in logs + server.log()

@@ -25,11 +25,7 @@ def serves_on(cog: CogUnderTest) -> bool:
     [
         ("prompt", 5),
         ("max_tokens", 0),
-        ("temperature", 5.1),
-        ("top_k", 0.5),
         ("stop_sequences", ["a", "b"]),
-        ("repetition_penalty", 0),
-        ("prompt_template", ""),
         ("log_performance_metrics", "yes"),
     ],
 )

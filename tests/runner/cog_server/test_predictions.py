@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runner.observability.metrics import ENGINE_PHASES as PHASES
 from tests.runner.paced_engine import TOKENS_PER_SECOND
 from tests.runner.servers import CogUnderTest
 
@@ -149,3 +150,18 @@ def test_sixty_four_at_once_all_get_their_own_text(cog: CogUnderTest) -> None:
 
     with ThreadPoolExecutor(64) as pool:
         assert all(pool.map(predict, range(64)))
+
+
+def test_a_prediction_tells_its_phases_when_asked(cog: CogUnderTest) -> None:
+    metrics = cog.predict(prompt=QUESTION, max_tokens=40, log_performance_metrics=True)["metrics"]
+    phases = {phase: metrics[f"{phase}_time"] for phase in ("tokenize", *PHASES, "detokenize")}
+    assert all(seconds >= 0 for seconds in phases.values())
+    # 40 tokens at 200 a second; the engine's clock is the only one that takes any time worth speaking of.
+    assert phases["engine"] >= 0.19
+    in_order = sum(phases[name] for name in ("tokenize", "queue", "engine", "relay"))
+    assert in_order == pytest.approx(40 / metrics["tokens_per_second"], rel=0.05, abs=0.05)
+    assert in_order <= metrics["predict_time"]
+    assert phases["detokenize"] < phases["engine"]
+    stopped = cog.predict(prompt=QUESTION, stop_sequences="mach", log_performance_metrics=True)["metrics"]
+    assert stopped["finish_reason"] == "stop"
+    assert {"tokenize_time", "detokenize_time"} <= set(stopped), "what is known"

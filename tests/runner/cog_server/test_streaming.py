@@ -59,19 +59,17 @@ def cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
     hook_coglet()
 
 
-def chunks_of(
-    source: AsyncGenerator[str, None], loop: asyncio.AbstractEventLoop
-) -> Generator[str, None, None]:
+Text = Generator[str, None, None]
+
+
+async def predict(loop: asyncio.AbstractEventLoop, source: AsyncGenerator[str, None]) -> Text:
+    """Do what the runner's ``run`` does."""
     return PredictionStream(LoopCalls(loop), WakeUps(loop)).chunks(source)
 
 
-def run(loop: asyncio.AbstractEventLoop, source: Source) -> Future[Generator[str, None, None]]:
+def run(loop: asyncio.AbstractEventLoop, source: AsyncGenerator[str, None]) -> Future[Text]:
     """Return what Cog holds of a prediction: the future of an async ``run``."""
-
-    async def predict() -> Generator[str, None, None]:
-        return chunks_of(source.text(), loop)
-
-    return asyncio.run_coroutine_threadsafe(predict(), loop)
+    return asyncio.run_coroutine_threadsafe(predict(loop, source), loop)
 
 
 def test_each_text_is_there_before_the_next_is_made(loop: asyncio.AbstractEventLoop) -> None:
@@ -83,10 +81,7 @@ def test_each_text_is_there_before_the_next_is_made(loop: asyncio.AbstractEventL
             await go_on.wait()
             go_on.clear()
 
-    async def predict() -> Generator[str, None, None]:
-        return chunks_of(in_steps(), loop)
-
-    chunks = asyncio.run_coroutine_threadsafe(predict(), loop).result(DEADLINE_S)
+    chunks = run(loop, in_steps()).result(DEADLINE_S)
     for text in "abc":
         assert next(chunks) == text
         loop.call_soon_threadsafe(go_on.set)
@@ -166,13 +161,13 @@ def test_a_stream_whose_wake_up_is_lost_goes_on(
 def test_an_error_is_raised_after_the_text_before_it_and_no_text_ends_at_once(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    chunks = run(loop, Source("a", "b", fails_with=KeyError("c"))).result(DEADLINE_S)
+    chunks = run(loop, Source("a", "b", fails_with=KeyError("c")).text()).result(DEADLINE_S)
     received: list[str] = []
     with pytest.raises(KeyError, match="c"):
         received.extend(chunks)
     with pytest.raises(StopIteration):
         next(chunks)
-    assert list(run(loop, Source()).result(DEADLINE_S)) == []
+    assert list(run(loop, Source().text()).result(DEADLINE_S)) == []
 
 
 @pytest.mark.usefixtures("cancellation")
@@ -181,7 +176,7 @@ def test_leaving_the_text_or_cancelling_the_finished_future_cancels_the_work_and
     loop: asyncio.AbstractEventLoop, is_left: bool
 ) -> None:
     source = Source("a", stays=True)
-    future = run(loop, source)
+    future = run(loop, source.text())
     chunks = future.result(DEADLINE_S)
     assert next(chunks) == "a"
     if is_left:
@@ -193,7 +188,7 @@ def test_leaving_the_text_or_cancelling_the_finished_future_cancels_the_work_and
     assert source.has_ended.wait(DEADLINE_S)
     assert source.was_cancelled
     future.cancel()
-    ended = run(loop, Source("b"))
+    ended = run(loop, Source("b").text())
     assert list(ended.result(DEADLINE_S)) == ["b"]
     ended.cancel()
 
@@ -239,10 +234,7 @@ def test_cancelling_before_the_work_has_begun_ends_the_text(loop: asyncio.Abstra
     may_go_on = threading.Event()
     loop.call_soon_threadsafe(may_go_on.wait, 10)
 
-    async def predict() -> Generator[str, None, None]:
-        return chunks_of(Source("a", stays=True).text(), loop)
-
-    future = submit(predict(), loop)
+    future = submit(predict(loop, Source("a", stays=True).text()), loop)
     assert future.cancel()
     may_go_on.set()
     with pytest.raises(CancelationException):
@@ -256,20 +248,17 @@ def test_a_cancellation_that_python_ignores_ends_the_text(loop: asyncio.Abstract
     def be_cancelled(_: object) -> None:
         raise CancelationException  # As coglet raises it in the thread, between any two steps.
 
-    async def predict() -> Generator[str, None, None]:
+    async def cancelled() -> Text:
         freed = Source("b")
         reference = weakref.ref(freed, be_cancelled)
         del freed
         assert reference() is None
-        return chunks_of(source.text(), loop)
+        return await predict(loop, source.text())
 
     with pytest.raises(CancelationException):
-        list(submit(predict(), loop).result(0))
-    assert list(submit(whole(loop), loop).result(0)) == ["a"], "the next one in the thread"
-
-
-async def whole(loop: asyncio.AbstractEventLoop) -> Generator[str, None, None]:
-    return chunks_of(Source("a").text(), loop)
+        list(submit(cancelled(), loop).result(0))
+    following = submit(predict(loop, Source("a").text()), loop)
+    assert list(following.result(0)) == ["a"], "the next one in the thread"
 
 
 @pytest.mark.usefixtures("cancellation")
@@ -282,11 +271,11 @@ def test_work_that_cogs_cancellation_keeps_from_being_asked_for_never_begins(
         has_begun.set()
         yield "a"
 
-    async def predict() -> Generator[str, None, None]:
-        chunks_of(text(), loop)
+    async def cancelled() -> None:
+        await predict(loop, text())
         raise CancelationException  # As coglet raises it in the thread, between any two steps.
 
     with pytest.raises(CancelledError):
-        submit(predict(), loop).result(0)
+        submit(cancelled(), loop).result(0)
     asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(DEADLINE_S)
     assert not has_begun.is_set()

@@ -41,11 +41,6 @@ def test_the_template_is_filled() -> None:
     assert format_prompt("Once upon a time", prompt="", system_prompt="") == "Once upon a time"
 
 
-def test_braces_in_a_prompt_stay_as_they_are() -> None:
-    for prompt in ("{system_prompt}", "{}", "{0}", "}{", "{{x}}", '{"json": {"a": [1]}}', "%s"):
-        assert format_prompt("{prompt}", prompt=prompt, system_prompt="secret") == prompt
-
-
 def test_a_prompt_without_its_field_in_the_template_is_e1003() -> None:
     for template in ("Answer:", "{system_prompt}", "{{prompt}}"):
         with pytest.raises(BadPromptTemplate, match="E1003"):
@@ -66,6 +61,7 @@ def test_a_blank_prompt_is_e1001() -> None:
 
 @given(st.text(), st.text())
 @example("{", "}")
+@example("{system_prompt}{}{0}{{x}} %s", "secret")
 def test_any_prompt_arrives_as_it_is(prompt: str, system_prompt: str) -> None:
     text = format_prompt(
         "system: {system_prompt}\nuser: {prompt}", prompt=prompt, system_prompt=system_prompt
