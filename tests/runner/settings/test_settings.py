@@ -48,7 +48,7 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("OPENAI_STREAM_KEEP_ALIVE", "5", "openai_stream_keep_alive_s", 5.0),
     ("OPENAI_TIMEOUT", "1.5", "openai_timeout_s", 1.5),
 ]
-"""Those that other tests set to serve by are left out."""
+"""Variables and what they set, without those that other tests set to serve by."""
 
 COG_GOOD: list[tuple[str, str, str, Any]] = [
     ("PORT", "5001", "port", 5001),
