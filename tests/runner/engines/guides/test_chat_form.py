@@ -11,12 +11,11 @@ pytest.importorskip("llguidance", reason="is in the engine environment")
 
 from tokenizers import Tokenizer
 
-from errors.requests import InvalidGuide
 from runner.engines.guides.compile import GuideCompiler
 from runner.engines.guides.follow import Follower
 from runner.engines.protocol.messages import ChatForm, Guide
 from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
-from tests.runner.engines.guides.test_compile import PATTERNS, VOCAB_SIZE, compiled
+from tests.runner.engines.guides.test_compile import PATTERNS, VOCAB_SIZE, check_error, compiled
 
 pytestmark = pytest.mark.engine_env
 
@@ -109,7 +108,4 @@ WRONG = [
 def test_a_wrong_part_is_an_error_that_says_whose(
     compiler: GuideCompiler, guide: Guide, message: str
 ) -> None:
-    error = compiled(compiler, guide)
-    assert isinstance(error, InvalidGuide)
-    with pytest.raises(InvalidGuide, match=message):
-        raise error
+    check_error(compiler, guide, message)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,13 +99,78 @@ def follow(follower: Follower, num_tokens: int) -> None:
         follower.take(int(allowed.nonzero()[0][0]))
 
 
+WRONG = [
+    (Guide("json_schema", '{"type": "objekt"}'), "at #: Invalid type: objekt"),
+    (Guide("json_schema", '{"properties": {"a": {"not": {}}}}'), r'at #/properties/a: keywords .* \["not"\]'),
+    (Guide("json_schema", '{"type":'), "not JSON: .*line 1 column 9"),
+    (Guide("json_schema", "[]"), "a schema must be a JSON object"),
+    (
+        Guide("json_schema", '{"type": "array", "items": {"pattern": "a("}}'),
+        "#/items: at character 2: unclosed group",
+    ),
+    (Guide("json_schema", '{"$ref": "https://example.com/a.json"}'), "does not fetch"),
+    (
+        Guide("json_schema", '{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}'),
+        "no output matches it",
+    ),
+    (Guide("regex", "a(b"), "at character 2: unclosed group"),
+    (Guide("regex", "(?=a)b"), "look-around"),
+    (Guide("regex", ""), "it is empty"),
+    (Guide("ebnf_grammar", "root ::= digits"), "Rule 'digits' not found"),
+    (Guide("ebnf_grammar", "root ::= root"), "no output matches it"),
+]
+HOSTILE = [
+    Guide("json_schema", "[" * 60_000),
+    Guide("json_schema", '{"items":' * 7_000 + "{}" + "}" * 7_000),
+    Guide(
+        "json_schema",
+        json.dumps({"anyOf": [{"properties": {f"p{i}": {}, f"q{i}": {}}} for i in range(1200)]}),
+    ),
+    Guide("regex", "(" * 16_000),
+    Guide("regex", "a?" * 4_000),
+    Guide("regex", "((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}"),
+    Guide("regex", ".*a.{60}b.*c.{60}d"),
+    Guide("regex", "(a|aa|aaa)*" * 1_000 + "b"),
+    Guide("regex", "a" * 1_000_000),
+    Guide("ebnf_grammar", "root ::= " + "(" * 16_000),
+    Guide(
+        "ebnf_grammar", "root ::= r0\nr700 ::= [x]\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(700))
+    ),
+    Guide("ebnf_grammar", 'root ::= root root root | "a" | ""'),
+]
+
+
+def check_error(compiler: GuideCompiler, guide: Guide, message: str) -> None:
+    error = compiled(compiler, guide)
+    assert isinstance(error, InvalidGuide)
+    assert re.search(message, str(error)), error
+    assert "\n" not in str(error)
+    assert len(str(error)) < 600
+
+
+@pytest.mark.parametrize(("guide", "message"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_guide_is_an_error_that_says_what_and_where(
+    compiler: GuideCompiler, guide: Guide, message: str
+) -> None:
+    check_error(compiler, guide, message)
+
+
+@pytest.mark.parametrize("guide", HOSTILE, ids=lambda guide: guide.text[:12])
+def test_a_hostile_guide_ends_by_an_answer_or_a_coded_error(compiler: GuideCompiler, guide: Guide) -> None:
+    result = compiled(compiler, guide)
+    if isinstance(result, Follower):
+        with suppress(GuideFailed, IndexError):  # Where nothing can follow, no token is allowed.
+            follow(result, 30)
+    else:
+        assert isinstance(result, InvalidGuide)
+
+
 @pytest.mark.parametrize("schema", ENDLESS, ids=lambda schema: str(schema)[:20])
 def test_a_schema_that_would_take_for_ever_is_an_error_that_says_what_to_do(
     compiler: GuideCompiler, schema: object
 ) -> None:
-    error = compiled(compiler, Guide("json_schema", json.dumps(schema)))
-    assert isinstance(error, InvalidGuide)
-    assert "it takes more than 0.2 s or 64 MiB to compile; use fewer or smaller repetitions" in str(error)
+    message = "it takes more than 0.2 s or 64 MiB to compile; use fewer or smaller repetitions"
+    check_error(compiler, Guide("json_schema", json.dumps(schema)), message)
 
 
 @pytest.mark.parametrize("schema", ORDINARY, ids=lambda schema: str(schema)[:20])
@@ -157,9 +224,7 @@ def test_a_single_mask_of_a_hostile_grammar_is_limited(compiler: GuideCompiler) 
     names = range(400)
     rules = [f"r{each} ::= [a-z] | r{(each + 1) % 400} r{(each + 7) % 400}" for each in names]
     grammar = "\n".join([f"root ::= {' '.join(f'r{each}?' for each in names)}", *rules])
-    error = compiled(compiler, Guide("ebnf_grammar", grammar))
-    assert isinstance(error, InvalidGuide)
-    assert "it is too complex (parser error: Too many items" in str(error)
+    check_error(compiler, Guide("ebnf_grammar", grammar), r"it is too complex \(parser error: Too many items")
 
 
 def test_slow_masks_of_many_outputs_are_limited_together(

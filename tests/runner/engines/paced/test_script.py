@@ -25,6 +25,7 @@ from tests.runner.scripted_engine import HERMES, hermes_call, make_scripted_mode
 
 PAGE = SOURCE_ROOT / "docs" / "rehearse.md"
 CALL = hermes_call("get_weather", city="Paris")
+ABSENT = "no file"
 
 
 @dataclass
@@ -162,9 +163,7 @@ def test_a_request_has_rules_of_its_own_and_the_last_block_counts(
     ("block", "reason"),
     [
         ("[", "Input data was truncated"),
-        ('[{"answer": 5}]', r"\$\[0\].answer"),
         ('[{"answer": [{"pause_ms": -1}]}]', r"\$\[0\].answer\[0\].pause_ms"),
-        ('[{"answer": [{"tokens": [1]}]}]', "unknown field `tokens`"),
         ('[{"answer": [{"ids": [100000]}]}]', "token 100000 is not in the vocabulary"),
         ("[" * 5000, "The last block in the prompt is no valid script"),
     ],
@@ -185,26 +184,21 @@ def test_a_wrong_block_is_refused_alone(
         ("- answer: a\n- answer: [\n", "line 3, is no valid script: expected the node content"),
         ("- answer: a\n- when: b\n", "line 2, is no valid script: .*missing required field `answer`"),
         ("- answer: a\n\n- when: b\n  reply: c\n", "line 3, is no valid script: .*unknown field `reply`"),
-        ("- answer: [{ids: [999999]}]\n", "line 1, is no valid script: token 999999"),
         ("- answer: !!python/name:os.system\n", "line 1, is no valid script: could not determine"),
         ("answer: a\n", "is no valid script: a list is expected; correct it as docs/rehearse.md"),
         ("", "a list is expected"),
         ("\x00", "special characters are not allowed"),
+        (ABSENT, r"/script.yaml is no valid script: No such file.*; set COG_TRITON_SCRIPT to a file"),
     ],
 )
 def test_a_wrong_file_is_a_coded_error_with_its_line(
     folder: Path, tmp_path: Path, text: str, sentence: str
 ) -> None:
     path = tmp_path / "script.yaml"
-    path.write_text(text)
+    if text != ABSENT:
+        path.write_text(text)
     with pytest.raises(InvalidScript, match=sentence):
         Script(str(path), folder / "model" / "engine" / "tokenizer.json", 400, 1)
-
-
-def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
-    sentence = r"/no/script.yaml is no valid script: No such file.*; set COG_TRITON_SCRIPT to a file"
-    with pytest.raises(InvalidScript, match=sentence):
-        Script("/no/script.yaml", folder / "model" / "engine" / "tokenizer.json", 400, 1)
 
 
 def test_guides_are_taken_with_a_script_alone(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -33,13 +33,12 @@ from runner.engines.protocol.messages import (
 from runner.engines.protocol.wire import decode_frames, frame
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening, make_paced_directory
+from tests.runner.engines.server.supervised import LONG, WAIT_S, exhaust
 
 pytestmark = pytest.mark.servers
 
 SUBMIT = Submit(0, [5, 6], 20)
-LONG = Submit(0, [5], 90_000)
 READY = Ready("paced", 1000, 100_000, 8)
-WAIT_S = 240.0
 TIMEOUT_S = 0.5
 """How long clients of the stand-in wait in silence."""
 
@@ -77,11 +76,6 @@ async def error_of(client: EngineClient, submit: Submit) -> tuple[CodedError, li
     except CodedError as error:
         return error, tokens
     raise AssertionError("it ended well")
-
-
-async def exhaust(outputs: AsyncGenerator[Output, None]) -> None:
-    async for _ in outputs:
-        pass
 
 
 async def is_ready(client: EngineClient, *, expected: bool) -> None:

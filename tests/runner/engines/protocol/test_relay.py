@@ -147,8 +147,9 @@ def test_a_stream_that_is_fed_nothing_is_sent_nothing(relay: Relay) -> None:
     assert client.responses.empty()
 
 
+@pytest.mark.parametrize("end", ["length", EngineCrashed(engine_kind="paced", reason="x")])
 def test_a_stream_that_collects_has_its_first_tokens_at_once_and_the_others_at_the_end(
-    relay: Relay, monkeypatch: pytest.MonkeyPatch
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, end: End
 ) -> None:
     monkeypatch.setattr(relay_module, "COLLECTION_S", 3600)
     collecting, other = Client(frozenset()), Client()
@@ -158,19 +159,8 @@ def test_a_stream_that_collects_has_its_first_tokens_at_once_and_the_others_at_t
         if not token:
             assert collecting.next_response() == ([0], None)
     assert collecting.responses.empty()
-    relay.feed([(collecting.stream, [50], "length")])
-    assert collecting.next_response() == (list(range(1, 51)), "length")
-
-
-def test_what_is_collected_is_sent_with_an_error_too(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_module, "COLLECTION_S", 3600)
-    client, error = Client(frozenset()), EngineCrashed(engine_kind="paced", reason="x")
-    for token in range(3):
-        relay.feed([(client.stream, [token], None)])
-        if not token:
-            assert client.next_response() == ([0], None)
-    relay.feed([(client.stream, [], error)])
-    assert client.next_response() == ([1, 2], error)
+    relay.feed([(collecting.stream, [50], end)])
+    assert collecting.next_response() == (list(range(1, 51)), end)
 
 
 def test_what_is_collected_is_sent_at_once_with_a_token_at_which_the_client_ends(

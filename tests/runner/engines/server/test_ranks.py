@@ -41,29 +41,25 @@ class TwoRanks:
         return pids_of(self.directory)
 
 
-def pids_of(engine_dir: Path) -> dict[str, int]:
-    """Return the process ids of mpirun and the ranks."""
+def pids_of(folder: Path) -> dict[str, int]:
+    """Return the process ids of mpirun and the ranks of the engines below a folder."""
     running = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    names = {pid: _name(engine_dir, pid) for pid in running}
+    commands = {pid: command for pid in running if f'"engine_dir":"{folder}' in (command := command_of(pid))}
+    names = {
+        pid: "mpirun" if command.split()[0].endswith("mpirun") else _rank_of(pid)
+        for pid, command in commands.items()
+    }
     return {name: pid for pid, name in names.items() if name is not None}
 
 
-def _name(engine_dir: Path, pid: int) -> str | None:
-    """None if the process is none of this engine's, or has ended."""
-    command = command_of(pid)
-    if f'"engine_dir":"{engine_dir}"' not in command:
-        return None
-    return "mpirun" if command.split()[0].endswith("mpirun") else _rank_of(pid)
-
-
 def _rank_of(pid: int) -> str | None:
-    prefix = b"OMPI_COMM_WORLD_RANK="
+    """None if the process is none of this engine's, or has ended."""
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        environment = Path(f"/proc/{pid}/environ").read_text()
     except OSError:
-        return None  # It ended before we looked.
-    ranks = [each.removeprefix(prefix).decode() for each in environment if each.startswith(prefix)]
-    return f"rank {ranks[0]}" if ranks else None
+        return None
+    rank = re.search(r"\0OMPI_COMM_WORLD_RANK=(\d+)", environment)
+    return f"rank {rank[1]}" if rank else None
 
 
 @pytest.fixture

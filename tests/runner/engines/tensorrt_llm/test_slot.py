@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ import httpx
 import pytest
 import yaml
 
+from tests.runner.engines.server.test_ranks import pids_of
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import (
     DEADLINE_S,
@@ -19,7 +19,6 @@ from tests.runner.servers import (
     SLOT,
     CogUnderTest,
     TritonUnderTest,
-    command_of,
     engine_pids,
     wait_until,
 )
@@ -139,19 +138,7 @@ def test_cog_streams_predictions_from_the_tar(machine: Path, tmp_path: Path, wor
         cog.counters.wait_for_cancelled(1)
         too_long = cog.predict(prompt="word " * 600, max_tokens=3)
         assert "E1002" in too_long["error"]
-        assert len(rank_pids(tmp_path)) == (2 if world_size == 2 else 0)
+        assert set(pids_of(tmp_path)) == ({"mpirun", "rank 0", "rank 1"} if world_size == 2 else set())
     finally:
         cog.close()
     wait_until(lambda: engine_pids(cog.triton_http_port) == [])
-
-
-def rank_pids(directory: Path) -> dict[int, int]:
-    """Return the processes of the ranks of engines below a folder, by rank."""
-    pids = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        command = command_of(int(path.name))
-        if "engines.engine_child" in command and str(directory) in command and "mpirun" not in command:
-            match = re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", (path / "environ").read_text())
-            assert match is not None
-            pids[int(match[1])] = int(path.name)
-    return pids
