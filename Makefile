@@ -24,8 +24,9 @@ ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/run
 	tests/builder/sizes/test_*_transformers.py)
 IN_PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
 LOCKS := uv serving engine vllm test dev torch-cuda clients gateways model
-COMPILE := .cache/uv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
-	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
+# vLLM needs Python 3.11.
+COMPILE = .cache/uv/bin/uv pip compile --quiet --universal --only-binary :all: \
+	--python-version $(if $(filter vllm,$(name)),3.11,3.10) --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
 # The command in $(1). Its end by Ctrl-C is no error of make's.
 stopped-by-ctrl-c = trap : INT; $(1); status=$$?; [ $$status = 130 ] || exit $$status

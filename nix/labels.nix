@@ -18,7 +18,7 @@
 let
   project = (builtins.fromTOML (builtins.readFile ../pyproject.toml)).project;
 
-  # "vllm 0.24.0": the first of these packages that the lock has.
+  # "vllm 0.33.0": the first of these packages that the lock has.
   versionOf =
     lock: packages:
     let

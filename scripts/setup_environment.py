@@ -93,6 +93,9 @@ def tools(folder: str, *names: str, wanted: bool = False) -> tuple[str, ...]:
 
 def set_up_vllm(*, tests: bool) -> None:
     """Make vLLM's environment: for tests, or beside the two that serve."""
+    if machine.PYTHON_VERSION == "3.10":
+        remedy = "install it, and name it, as in `make vllm PYTHON=python3.11`"
+        raise MissingRequirement(what="Python 3.11 or 3.12, which vLLM needs,", remedy=remedy)
     has_gpu = machine.has_nvidia_gpu()
     if tests and not has_gpu:
         remedy = "run this on a machine with one: what needs none is tested by `make test`"

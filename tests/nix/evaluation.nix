@@ -182,7 +182,7 @@ in
           (if isRunner name then "runner" else "builder")
           (
             if matches ".*-vllm-.*" name then
-              "vllm 0.24.0"
+              "vllm 0.33.0"
             else if matches ".*-cpu" name then
               "transformers 5.23.0"
             else

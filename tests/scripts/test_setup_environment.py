@@ -196,6 +196,16 @@ def test_cuda_is_not_downloaded_a_second_time_for_vllm_and_what_is_there_stays(
     assert all("torch" not in call for call in checkout.calls())
 
 
+@pytest.mark.parametrize("argument", ["vllm", "vllm-serving"])
+def test_a_python_that_is_too_old_for_vllm_installs_nothing(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argument: str
+) -> None:
+    monkeypatch.setattr(machine, "PYTHON_VERSION", "3.10")
+    assert setup_environment.main(argument) == 2
+    assert "`make vllm PYTHON=python3.11`" in capsys.readouterr().err
+    assert checkout.calls() == []
+
+
 def test_without_a_gpu_nothing_is_installed_to_test_it(
     checkout: Checkout, capsys: pytest.CaptureFixture[str]
 ) -> None:
