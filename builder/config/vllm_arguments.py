@@ -44,27 +44,42 @@ _DECIDED = _by_name(
         "use the key hf_token of the build config, which is kept secret": "hf_token",
         "the build config has a key of this name": "trust_remote_code",
         "use the key lora of the build config": "enable_lora",
+        "it names code, which an engine does not have": "model_class_overrides",
+        "set VLLM_LOGGING_LEVEL of the runner": "log_config_file log_level logging_config",
     }
 )
 _WITHOUT_EFFECT = _by_name(
     {
-        "nothing puts the engine to sleep or wakes it": "enable_sleep_mode",
+        "nothing puts the engine to sleep or wakes it": (
+            "enable_nccl_comm_suspend enable_sleep_mode sleep_mode_backend sleep_mode_offload_cudagraph "
+            "sleep_preserve_parameter_names"
+        ),
         "nothing sends it other weights": "weight_transfer_config",
         "nothing calls the extension": "worker_extension_cls",
         "nothing starts the profiler": "profiler_config",
-        "nothing changes the number of GPUs of an engine": "enable_elastic_ep",
-        "no response has the experts": "enable_return_routed_experts",
+        "nothing changes the number of GPUs of an engine": "elastic_ep_max_dp_size enable_elastic_ep",
+        "run one runner for each replica": "dp_sync_interval enable_fault_tolerance fault_tolerance_config",
+        "no response has the experts": "aux_output_config enable_return_routed_experts",
+        "no response has it": "per_request_spec_decode_metrics return_sampling_mask",
+        "no request can give the tokens to replay": "enable_trace_replay",
+        "no request asks for a watermark": "watermark_config",
+        "nothing classifies": "max_lora_cls_labels",
+        "vLLM's own API server has this limit; set MAX_QUEUE_MS of the runner": (
+            "max_num_queued_reqs max_num_queued_tokens"
+        ),
         "every token is streamed": "stream_interval",
         "the runner makes the prompts": "renderer_num_workers",
         "set OTEL_EXPORTER_OTLP_ENDPOINT of the runner": "otlp_traces_endpoint collect_detailed_traces",
         "vLLM's own metrics are not served; see docs/observability.md": (
-            "cudagraph_metrics enable_mfu_metrics enable_mm_processor_stats kv_cache_metrics "
-            "kv_cache_metrics_sample show_hidden_metrics_for_version"
+            "cudagraph_metrics custom_histogram_buckets enable_mfu_metrics enable_mm_processor_stats "
+            "kv_cache_metrics kv_cache_metrics_sample show_hidden_metrics_for_version"
         ),
         "requests have text only": (
-            "allowed_local_media_path allowed_media_domains default_mm_loras ec_transfer_config "
-            "enable_mm_embeds enable_tower_connector_lora interleave_mm_strings media_io_kwargs "
-            "mm_encoder_only video_pruning_rate"
+            "allowed_local_media_path allowed_media_domains default_mm_loras ec_manager_config "
+            "ec_transfer_config enable_mm_embeds enable_shm_tensor_arena enable_tower_connector_lora "
+            "interleave_mm_strings media_io_kwargs mm_device_do_normalize mm_encoder_only "
+            "mm_hasher_algorithm mm_ipc_gpu_memory_gb mm_processor_device video_pruning_method "
+            "video_pruning_rate"
         ),
     }
 )
@@ -76,6 +91,10 @@ _GONE = {
     "max_context_len_to_capture": "write max_cudagraph_capture_size",
     "max_seq_len_to_capture": "write max_cudagraph_capture_size",
     "guided_decoding_backend": "write structured_outputs_config",
+    "calculate_kv_scales": "leave it out: vLLM takes the scales from the model's files",
+    "max_num_partial_prefills": "leave it out: long_prefill_token_threshold limits each prompt's part",
+    "max_long_partial_prefills": "leave it out: long_prefill_token_threshold limits each prompt's part",
+    "override_attention_dtype": "leave it out: vLLM chooses it",
 }
 """Names of earlier versions of vLLM."""
 

@@ -35,7 +35,7 @@ def refusal(**given: Any) -> str:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"max_num_seq": 8}, "is not a key of vLLM 0.24.0's engine arguments; did you mean max_num_seqs?"),
+        ({"max_num_seq": 8}, "is not a key of vLLM 0.33.0's engine arguments; did you mean max_num_seqs?"),
         ({"tensor_paralel_size": 2}, "did you mean tensor_parallel_size?"),
         ({"worker_use_ray": True}, "write distributed_executor_backend: ray"),
         ({"gpu_memory_utilization": 1.5}, "vllm.gpu_memory_utilization must be at most 1, but is 1.5"),
@@ -56,6 +56,9 @@ def refusal(**given: Any) -> str:
         ({"stream_interval": 10}, "every token is streamed"),
         ({"otlp_traces_endpoint": "http://c:4317"}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
         ({"weight_transfer_config": {"backend": "nccl"}}, "nothing sends it other weights"),
+        ({"model_class_overrides": {}}, "it names code"),
+        ({"max_num_queued_reqs": 9}, "MAX_QUEUE_MS of the runner"),
+        ({"max_num_partial_prefills": 2}, "long_prefill_token_threshold limits"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_or_one_that_nothing_can_honour_is_told(given: dict[str, Any], told: str) -> None:
@@ -99,7 +102,7 @@ def test_keys_that_every_kind_has_are_vllms_arguments_too_and_said_twice_must_be
 @pytest.mark.parametrize("name", sorted(path.name for path in (OWN_FOLDER / "examples").glob("vllm-*")))
 def test_the_examples_plan(name: str) -> None:
     steps = engine_plan(read_config(OWN_FOLDER / "examples" / name / "config.yaml").config).steps()
-    assert any(step.title.startswith("engine_args.json for vLLM 0.24.0 (") for step in steps)
+    assert any(step.title.startswith("engine_args.json for vLLM 0.33.0 (") for step in steps)
 
 
 def built(folder: Path, config: dict[str, Any]) -> tuple[Manifest, Path]:
@@ -125,7 +128,7 @@ def test_an_engine_is_weights_arguments_and_a_tokenizer(model: Path, tmp_path: P
     assert (manifest.engine_kind, manifest.world_size, manifest.dtype) == ("vllm", 4, "bfloat16")
     assert (manifest.max_seq_len, manifest.max_batch_size, manifest.sm) == (512, 8, None)
     assert manifest.library is not None
-    assert manifest.library.version == "0.24.0"
+    assert manifest.library.version == "0.33.0"
     assert (engine / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
     assert (engine / "tokenizer.json").is_file()
 
