@@ -68,6 +68,9 @@ class StandInExecutor(Executor):  # type: ignore[misc]
     def _compile_or_warm_up_model(self) -> CompilationTimes:
         return CompilationTimes(language_model=0.0, encoder=0.0)
 
+    def _get_supported_kv_cache_layouts(self) -> list[str]:
+        return ["LBNHC"]
+
     def _determine_available_memory(self) -> int:
         return _KV_CACHE_BYTES
 

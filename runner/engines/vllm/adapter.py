@@ -11,7 +11,6 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,12 +27,10 @@ from runner.engines.vllm.arguments import (
     read_arguments,
 )
 from runner.engines.vllm.core_process import spawn_early, without_tool_servers
+from runner.engines.vllm.interface import check_vllm
 
 if TYPE_CHECKING:
     from runner.engines.guides.compile import GuideCompiler
-
-PINNED_VERSION = "0.24.0"
-"""Version that this adapter is tested with, because it uses vLLM's internal client and messages."""
 
 log = logging.getLogger("cog_triton.engine")
 _importing: threading.Thread | None = None
@@ -58,8 +55,8 @@ def _import() -> None:
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdapter:
     """Start vLLM on the engine. ``options``: see ``arguments``, and ``engine_cache_dir``.
 
-    Raises InvalidSetting, EngineStartFailed, PoolingUnsupported, VllmMissing, VllmArgumentsRefused,
-    VllmStartFailed.
+    Raises InvalidSetting, EngineStartFailed, MissingRequirement, PoolingUnsupported, VllmMissing,
+    VllmArgumentsRefused, VllmStartFailed.
     """
     pooling = read_pooling(engine_dir)
     arguments = read_arguments(engine_dir, options)
@@ -68,13 +65,12 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     if _importing is not None:
         _importing.join()
     try:
+        check_vllm(log.warning)
         from runner.engines.vllm.client import make_config, start
         from runner.engines.vllm.engine import VllmEngine
         from runner.engines.vllm.request import Adapters
     except ImportError as exc:
         raise VllmMissing(python=sys.executable, reason=exc) from exc
-    if (found := version("vllm")) != PINNED_VERSION:
-        log.warning("vLLM %s is installed; only %s is tested", found, PINNED_VERSION)
     config = make_config(arguments, pooling)
     with ThreadPoolExecutor(1) as meanwhile:
         has_guides = end_id is not None and pooling is None

@@ -11,15 +11,18 @@ import os
 import threading
 from typing import Any
 
-from vllm import AsyncEngineArgs
-from vllm.config import PoolerConfig, VllmConfig
-from vllm.usage.usage_lib import UsageContext
-from vllm.v1.engine.core_client import SyncMPClient
-from vllm.v1.executor import Executor
-
 from engine.pooling import Pooling, PoolingMode
 from errors.engines import VllmArgumentsRefused, VllmStartFailed
 from runner.engines.vllm.core_process import becomes_core, release
+from runner.engines.vllm.interface import (
+    ROCM_VARIABLES,
+    AsyncEngineArgs,
+    Executor,
+    PoolerConfig,
+    SyncMPClient,
+    UsageContext,
+    VllmConfig,
+)
 from runner.engines.vllm.root_cause import RootCause, write_root_cause
 from runner.engines.vllm.scheduler import ReportingAsyncScheduler, ReportingScheduler
 
@@ -72,10 +75,14 @@ def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> Vl
     except Exception as exc:
         raise VllmArgumentsRefused(reason=_one_line(f"{type(exc).__name__}: {exc}")) from exc
     # NOTE: for some models vLLM sets variables here that others of its modules read when they are imported.
-    if changed := sorted({key for key, _ in environment.items() ^ os.environ.items()}):
+    changed = sorted({key for key, _ in environment.items() ^ os.environ.items()})
+    if changed := [key for key in changed if not key.startswith(ROCM_VARIABLES)]:
         log.info("vLLM's configuration sets %s: the core imports vLLM again", ", ".join(changed))
         release()
     scheduler = config.scheduler_config
+    if scheduler.scheduler_cls is not None:
+        reason = f"it needs vLLM's scheduler {scheduler.scheduler_cls}, which is not supported"
+        raise VllmArgumentsRefused(reason=reason)
     scheduler.scheduler_cls = ReportingAsyncScheduler if scheduler.async_scheduling else ReportingScheduler
     return config
 

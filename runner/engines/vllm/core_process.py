@@ -20,15 +20,11 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
 from typing import Any
 
+from runner.engines.vllm.interface import CORE_MODULES, CORE_NAME, SETS_LIBRARY_PATH, TOOL_SERVER
 from runner.supervision.tuning import uncollected
 
 STARTS_EARLY = True
 """True to spawn the core early; False: vLLM spawns it."""
-_NAME = "EngineCore"
-_MODULES = ("vllm.v1.engine.core", "vllm.v1.worker.gpu_worker")
-_TOOL_SERVER = "vllm.entrypoints.mcp.tool_server"
-_SETS_LIBRARY_PATH = "VLLM_ENABLE_CUDA_COMPATIBILITY"
-"""Variable with which importing vLLM sets ``LD_LIBRARY_PATH``, which Linux reads at a process's start."""
 
 
 class CoreProcess(SpawnProcess):
@@ -38,7 +34,7 @@ class CoreProcess(SpawnProcess):
 
     def __init__(self) -> None:
         receiver, sender = Pipe(duplex=False)
-        super().__init__(target=_await_work, args=(receiver,), name=_NAME)
+        super().__init__(target=_await_work, args=(receiver,), name=CORE_NAME)
         super().start()
         receiver.close()
         self._sender = sender
@@ -46,7 +42,7 @@ class CoreProcess(SpawnProcess):
     def make(self, target: Any, name: str, kwargs: dict[str, Any]) -> SpawnProcess:
         """Return the process that vLLM asks for: this one, unless it has to be another."""
         is_bound = kwargs["vllm_config"].parallel_config.numa_bind
-        if self._sender.closed or name != _NAME or is_bound or kwargs["tensor_queue"] is not None:
+        if self._sender.closed or name != CORE_NAME or is_bound or kwargs["tensor_queue"] is not None:
             return SpawnProcess(target=target, name=name, kwargs=kwargs)
         self._work = target, kwargs
         return self
@@ -68,19 +64,19 @@ def without_tool_servers() -> Iterator[None]:
     vLLM's base class of reasoning parsers imports its tool servers, which import them, for one annotation.
     Afterwards the tool servers can be imported as usual.
     """
-    standin = ModuleType(_TOOL_SERVER)
+    standin = ModuleType(TOOL_SERVER)
     standin.ToolServer = object  # type: ignore[attr-defined]
-    sys.modules[_TOOL_SERVER] = standin
+    sys.modules[TOOL_SERVER] = standin
     try:
         yield
     finally:
-        sys.modules.pop(_TOOL_SERVER, None)
+        sys.modules.pop(TOOL_SERVER, None)
 
 
 def _await_work(receiver: Connection) -> None:
     # A failure shows when the work is received.
     with suppress(Exception), uncollected(), without_tool_servers():
-        for name in _MODULES:
+        for name in CORE_MODULES:
             importlib.import_module(name)
     try:
         environment = receiver.recv()
@@ -100,7 +96,7 @@ def spawn_early() -> None:
     """Spawn the core. Call this before vLLM is imported, once the variables that it reads then are set."""
     global _process
     is_spawned = os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
-    if STARTS_EARLY and is_spawned and _SETS_LIBRARY_PATH not in os.environ:
+    if STARTS_EARLY and is_spawned and SETS_LIBRARY_PATH not in os.environ:
         _process = CoreProcess()
 
 
@@ -118,7 +114,7 @@ def becomes_core() -> Iterator[None]:
     if _process is None:
         yield
         return
-    from vllm.v1.engine import utils
+    from runner.engines.vllm.interface import utils
 
     context, vllms_own = SpawnContext(), utils.get_mp_context
     context.Process = _process.make  # type: ignore[assignment, misc]

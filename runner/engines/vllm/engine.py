@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 
 from engine.pooling import Pooling
 from errors.coded_error import CodedError
@@ -18,6 +17,7 @@ from errors.engines import VllmEngineDied, VllmRequestFailed
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import FinishReason, Guide, Ready, Statistics, Submit, TokenLogProb
 from runner.engines.vllm.client import Client
+from runner.engines.vllm.interface import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from runner.engines.vllm.request import (
     Adapters,
     Running,
@@ -81,7 +81,7 @@ class VllmEngine:
     def _add_guided(
         self, message: EngineCoreRequest, guide: Guide, answer: Follower | CodedError | None
     ) -> None:
-        """Add the request. NOTE: vLLM compiles its guide again; an error there ends the engine core."""
+        """Add the request. NOTE: vLLM compiles its guide again; an error there ends the request (E2204)."""
         key = message.request_id
         if isinstance(answer, CodedError):
             self._fail(key, answer)
@@ -157,7 +157,7 @@ class VllmEngine:
             stats = outputs.scheduler_stats
             self._statistics = Statistics(
                 active=stats.num_running_reqs,
-                queued=stats.num_waiting_reqs + stats.num_skipped_waiting_reqs,
+                queued=stats.num_waiting_reqs,
                 cache_used=stats.kv_cache_usage,
             )
 
@@ -169,7 +169,9 @@ class VllmEngine:
             embedding = np.asarray(output.pooling_output.float(), "<f4")
             self._finish(output.request_id, "end", embedding.tobytes())
         elif reason is None:
-            self._fail(output.request_id, VllmRequestFailed(reason=str(output.finish_reason)))
+            error = output.error
+            reason_given = str(output.finish_reason) if error is None else error.message
+            self._fail(output.request_id, VllmRequestFailed(reason=reason_given))
         else:
             self._finish(output.request_id, reason)
 

@@ -6,27 +6,33 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm.lora.request import LoRARequest
-from vllm.pooling_params import PoolingParams
-from vllm.sampling_params import SamplingParams, StructuredOutputsParams
-from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
-
 from engine.pooling import Pooling
 from errors.requests import InvalidTensor
 from runner.engines.guides.schemas import schema_in
 from runner.engines.protocol import messages
 from runner.engines.protocol.messages import Guide, Sampling, Submit, TokenLogProb
 from runner.engines.protocol.words import Words
+from runner.engines.vllm.interface import (
+    EngineCoreOutput,
+    EngineCoreRequest,
+    FinishReason,
+    LoRARequest,
+    PoolingParams,
+    SamplingParams,
+    StructuredOutputsParams,
+    envs,
+)
 
 if TYPE_CHECKING:
-    from vllm.v1.outputs import LogprobsLists
+    from runner.engines.vllm.interface import LogprobsLists
 
 # vLLM's own limits. NOTE: vLLM checks stop ids and bad words only in the GPU process, where an error ends
-# the whole engine and not the request (0.24.0, v1/worker/gpu/sample).
+# the whole engine and not the request (0.33.0, v1/worker/gpu/sample).
 _MAX_TEMPERATURE = 2.0
 _MAX_PENALTY = 2.0
 _MAX_STOP_IDS = 128
-_MAX_BAD_WORD_TOKENS = 1024
+_MAX_BAD_WORDS = envs.VLLM_MAX_NUM_BAD_WORDS
+_MAX_BAD_WORD_TOKENS = envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS
 _MAX_SEED = (1 << 63) - 1
 _GUIDE_BACKEND = "guidance"
 
@@ -47,6 +53,7 @@ def check_limits(request: Submit) -> None:
         raise InvalidTensor(name="temperature", expected=expected, value=sampling.temperature)
     for name, count, most, noun in (
         ("stop_words_list", len(_stop_ids(request)), _MAX_STOP_IDS, "words of one token"),
+        ("bad_words_list", len(request.bad_words), _MAX_BAD_WORDS, "words"),
         ("bad_words_list", sum(map(len, request.bad_words)), _MAX_BAD_WORD_TOKENS, "tokens"),
     ):
         if count > most:

@@ -7,12 +7,9 @@ the engine core's processor time, which is the bottleneck of a small model on a 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.metrics.stats import SchedulerStats
-
+from runner.engines.vllm.interface import AsyncScheduler, Scheduler, SchedulerStats
 from runner.engines.vllm.root_cause import write_root_cause
 
 _INTERVAL_S = 0.25
@@ -25,23 +22,21 @@ write_root_cause()
 class _Reporting:
     """A mixin that overrides ``make_stats``, which vLLM calls after each step."""
 
-    running: Any
-    waiting: Any
-    skipped_waiting: Any
-    kv_cache_manager: Any
+    get_request_counts: Callable[[], tuple[int, int]]
+    get_kv_cache_usage: Callable[[], float]
     _due_s = 0.0
 
     def make_stats(self, *_: object, **__: object) -> SchedulerStats | None:
         """Return figures for metrics; always after the last step before an idle phase, to stay correct."""
         now_s = time.monotonic()
-        if self.running and now_s < self._due_s:
+        running, waiting = self.get_request_counts()
+        if running and now_s < self._due_s:
             return None
         self._due_s = now_s + _INTERVAL_S
         return SchedulerStats(
-            num_running_reqs=len(self.running),
-            num_waiting_reqs=len(self.waiting),
-            num_skipped_waiting_reqs=len(self.skipped_waiting),
-            kv_cache_usage=self.kv_cache_manager.usage,
+            num_running_reqs=running,
+            num_waiting_reqs=waiting,
+            kv_cache_usage=self.get_kv_cache_usage(),
         )
 
 

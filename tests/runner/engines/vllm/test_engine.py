@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from runner.engines.protocol.messages import Finished, Sampling, Submit
 from tests.engine.pooling_files import write_pooling
 from tests.runner.engines.listening import Listening
-from tests.runner.engines.vllm.vllm_engines import make_python, make_vllm_directory, running, started
+from tests.runner.engines.vllm.vllm_engines import LIBRARY, make_python, make_vllm_directory, running, started
 
 GREEDY = Sampling(top_k=1)
 
@@ -110,7 +111,10 @@ def test_a_priority_is_heeded_where_the_policy_is_so(
             Submit(27, [7], 5, GREEDY, end_id=500, stop_words=[[n] for n in range(128)]),
             "at most 128 words of one token",
         ),
-        (Submit(28, [667], 5, GREEDY), "E2204 VllmRequestFailed: vLLM ended this request with 'error'"),
+        (
+            Submit(28, [667], 5, GREEDY),
+            "E2204 VllmRequestFailed: vLLM ended this request with 'Invalid structured outputs'",
+        ),
     ],
 )
 def test_what_can_not_run_fails_alone(engine: Listening, request_: Submit, told: str) -> None:
@@ -189,6 +193,21 @@ def test_why_the_engine_does_not_start_is_told_with_what_helps(
         assert server.exit_code() == 1
         assert re.match(told, text := str(server.exit_reason.read())), text
         assert "See root cause above" not in text
+
+
+def test_all_that_another_vllm_lacks_is_told_at_once(engine_dir: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    shutil.copytree(LIBRARY, library)
+    client = library / "vllm" / "v1" / "engine" / "core_client.py"
+    client.write_text(client.read_text().replace("self, request_ids: ", "self, ids: "))
+    (library / "vllm" / "v1" / "executor" / "__init__.py").unlink()
+    with started(engine_dir, make_python(tmp_path / "python", sys.executable, library)) as server:
+        assert server.exit_code() == 1
+        assert str(server.exit_reason.read()) == (
+            "E1008 MissingRequirement: vllm.v1.engine.core_client.SyncMPClient.abort_requests(request_ids), "
+            "vllm.v1.executor.Executor in vLLM 0.33.0 was not found; "
+            "install vllm==0.33.0, which is supported."
+        )
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Where the real vLLM is: that it has what the adapter uses. Run by ``make test-gpu``."""
+"""The real vLLM has what the adapter uses. Run by ``make test-vllm`` and ``make test-gpu``."""
 
 from __future__ import annotations
 
@@ -6,55 +6,52 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from runner.engines.vllm.interface import CORE_MODULES, PINNED_VERSION, TOOL_SERVER, USES, check_vllm
 from tests.runner.engines.vllm.vllm_engines import LIBRARY
 
-vllm = pytest.importorskip("vllm.v1.engine.core_client", reason="vLLM is not in this environment")
+pytest.importorskip("vllm.v1.engine.core_client", reason="vLLM is not in this environment")
+pinned = pytest.mark.skipif(version("vllm") != PINNED_VERSION, reason="this is not the pinned vLLM")
 
-NAMES = (
-    "vllm.v1.engine.EngineCoreRequest",
-    "vllm.v1.engine.EngineCoreOutput",
-    "vllm.v1.engine.EngineCoreOutputs",
-    "vllm.v1.engine.FinishReason",
-    "vllm.v1.engine.core_client.SyncMPClient",
-    "vllm.v1.engine.utils.get_mp_context",
-    "vllm.v1.metrics.stats.PrefillStats",
-    "vllm.v1.metrics.stats.SchedulerStats",
-    "vllm.sampling_params.SamplingParams",
-    "vllm.sampling_params.StructuredOutputsParams",
-    "vllm.pooling_params.PoolingParams",
-    "vllm.config.PoolerConfig",
-    "vllm.lora.request.LoRARequest",
-    "vllm.v1.executor.Executor",
-)
+CLASSES = [name for name in USES if name.rpartition(".")[2][0].isupper()]
 
 _DESCRIBE = """
 import importlib, inspect, json, sys
-def describe(name):
+def describe(name, used):
     module, _, kind = name.rpartition(".")
     thing = getattr(importlib.import_module(module), kind)
     if hasattr(thing, "__members__"):
-        return {key: int(value) for key, value in thing.__members__.items()}
-    used = ("get_output", "add_request", "abort_requests", "is_sleeping", "shutdown", "_send_input")
+        return {key: str(value) for key, value in thing.__members__.items() if key in used}
     methods = {key: [*inspect.signature(value).parameters]
-               for key, value in inspect.getmembers(thing, inspect.isfunction) if key in used}
+               for key, value in inspect.getmembers(thing, inspect.isfunction) if key + "(" in used}
     fields = getattr(thing, "__struct_fields__", getattr(thing, "__dataclass_fields__", {}))
     return {"fields": [*fields], **methods}
-print(json.dumps({name: describe(name) for name in sys.argv[1:]}))
+print(json.dumps({name: describe(name, used) for name, used in json.loads(sys.argv[1]).items()}))
 """
 
 
 def describe(path: str | None) -> dict[str, dict[str, list[str]]]:
     environment = {**os.environ, **({"PYTHONPATH": path} if path else {})}
-    command = [sys.executable, "-c", _DESCRIBE, *NAMES]
+    command = [sys.executable, "-c", _DESCRIBE, json.dumps({name: USES[name] for name in CLASSES})]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     described: dict[str, dict[str, list[str]]] = json.loads(answer.stdout.splitlines()[-1])
     return described
 
 
+def test_vllm_has_all_that_the_adapter_uses() -> None:
+    warnings: list[str] = []
+    check_vllm(warnings.append)
+    assert all(find_spec(name) for name in (*CORE_MODULES, TOOL_SERVER))
+    assert bool(warnings) == (version("vllm") != PINNED_VERSION)
+
+
+@pinned
 def test_the_stand_in_has_what_vllm_has_and_nothing_more() -> None:
     real, standing_in = describe(None), describe(str(LIBRARY))
     for name, parts in standing_in.items():
@@ -65,6 +62,14 @@ def test_the_stand_in_has_what_vllm_has_and_nothing_more() -> None:
                 assert real[name][part] == members, f"{name}.{part}"
 
 
+@pinned
+def test_requests_are_refused_before_vllm_ends_the_engine_for_them() -> None:
+    limits = import_module("vllm.v1.worker.gpu.sample.logit_bias")
+    request = import_module("runner.engines.vllm.request")
+    assert limits.MAX_NUM_STOP_TOKEN_IDS == request._MAX_STOP_IDS
+
+
+@pinned
 def test_the_arguments_that_the_builder_knows_are_vllms() -> None:
     program = "from tools.list_vllm_arguments import *; assert TARGET.read_text() == document()"
     root = Path(__file__).resolve().parents[4]

@@ -1,4 +1,4 @@
-"""Stands in for vLLM 0.24.0 where it can't be installed: the names that the adapter uses, its signatures.
+"""Stands in for vLLM 0.33.0 where it can't be installed: the names that the adapter uses, its signatures.
 
 An engine that knows the next token without a model (``(token + 1) % vocabulary``), in a thread, no process.
 ``tests/runner/engines/vllm/test_interface.py`` holds it against the real one where that is installed.
@@ -17,7 +17,7 @@ from vllm.config import ModelConfig, PoolerConfig, SchedulerConfig, VllmConfig
 
 @dataclasses.dataclass
 class AsyncEngineArgs:
-    """Arguments that the tests give; the real one takes 213."""
+    """Arguments that the tests give; the real one takes 259."""
 
     model: str = ""
     skip_tokenizer_init: bool = False

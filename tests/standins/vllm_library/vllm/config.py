@@ -35,3 +35,4 @@ class SchedulerConfig:
 class VllmConfig:
     model_config: ModelConfig
     scheduler_config: SchedulerConfig
+    parallel_config: None = None

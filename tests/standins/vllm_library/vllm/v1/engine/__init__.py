@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from vllm.lora.request import LoRARequest
+from vllm.outputs import RequestError
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
@@ -47,6 +48,8 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True, gc=F
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     prefill_stats: PrefillStats | None = None
+    error: RequestError | None = None
+    """With the finish reason ``ERROR``, if vLLM knows more."""
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from vllm.outputs import RequestError
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
 
 BREAKS_THE_ENGINE = 666
 """A prompt that ends with it ends the engine core."""
 FAILS_ALONE = 667
-"""A prompt that ends with it ends with vLLM's ``error``."""
+"""A prompt that ends with it ends with vLLM's ``error``; a generation's has a message."""
 KILLS_THE_CORE = 668
 """A prompt that ends with it ends the engine core without an error, as SIGKILL does."""
 NEVER_EMBEDDED = 669
@@ -33,7 +34,7 @@ log = logging.getLogger("vllm.v1.engine.core")
 
 
 class SyncMPClient:
-    def __init__(self, vllm_config: Any, executor_class: Any, log_stats: bool) -> None:
+    def __init__(self, vllm_config: Any, executor_class: Any, log_stats: bool, renderer: Any = None) -> None:
         model = vllm_config.model_config
         self._vocab_size = model.vocab_size
         assert (model.runner_type == "pooling") == (model.pooler_config is not None)
@@ -99,7 +100,7 @@ class SyncMPClient:
                 self.outputs_queue.put(RuntimeError("EngineCore encountered an issue."))
                 return
             running = min(held, self._slots)
-            stats = SchedulerStats(running, held - running, 0, min(1.0, held / 100))
+            stats = SchedulerStats(running, held - running, min(1.0, held / 100))
             if outputs or stats != told:
                 self.outputs_queue.put(EngineCoreOutputs([each for each in outputs if each], stats))
                 told = stats
@@ -128,7 +129,8 @@ class SyncMPClient:
         if prompt[-1] == BREAKS_THE_ENGINE:
             return None
         if prompt[-1] == FAILS_ALONE:
-            return EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ERROR)
+            error = RequestError("validation_error", "Invalid structured outputs")
+            return EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ERROR, error=error)
         prefill_stats = None if made else self._prefill(request)
         made.append(self._next([*prompt, *made], parameters))
         output = EngineCoreOutput(request.request_id, made[-1:], prefill_stats=prefill_stats)

@@ -13,5 +13,4 @@ class PrefillStats:
 class SchedulerStats:
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
-    num_skipped_waiting_reqs: int = 0
     kv_cache_usage: float = 0.0

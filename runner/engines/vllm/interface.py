@@ -1,0 +1,144 @@
+"""vLLM's inner names that this folder uses, and a check of them. Only this module imports from ``vllm``.
+
+They are not public: an update may move or change them (docs/updating.md). ``USES`` lists each name with the
+parts of it that are used. ``from runner.engines.vllm.interface import SamplingParams`` imports it from vLLM
+then and not earlier: the core's process and this one begin to import vLLM at a time of their own.
+
+Behavior that no check at the start can see, and where it is used:
+
+* The engine core starts by ``utils.get_mp_context().Process(target, name, kwargs)``, with ``vllm_config`` and
+  ``tensor_queue`` in ``kwargs`` and the name ``CORE_NAME`` if there is one core (``core_process``).
+* ``SyncMPClient`` takes what ``outputs_queue`` has; ``get_output`` raises an exception that it finds there.
+  It sends messages by ``_send_input`` alone, and the core processes them in order (``client``).
+* Importing ``TOOL_SERVER`` is needed for an annotation alone (``core_process``).
+* ``scheduler_config.scheduler_cls`` is None unless vLLM needs a certain scheduler (``client``).
+* The core's sampling parameters are not checked again: limits hold by ``request.check_limits``.
+* The first output of a request alone has ``prefill_stats``. The id of the token that ended a request is its
+  ``stop_reason`` (``engine``, ``request``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+from errors.settings import MissingRequirement
+
+PINNED_VERSION = "0.33.0"
+"""Version that this adapter is tested with."""
+
+CORE_NAME = "EngineCore"
+CORE_MODULES = ("vllm.v1.engine.core", "vllm.v1.worker.gpu_worker")
+TOOL_SERVER = "vllm.entrypoints.mcp.tool_server"
+"""Without this module and those above, an engine only starts later."""
+SETS_LIBRARY_PATH = "VLLM_ENABLE_CUDA_COMPATIBILITY"
+"""Variable with which importing vLLM sets ``LD_LIBRARY_PATH``, which Linux reads at a process's start."""
+ROCM_VARIABLES = "AITER_"
+"""Start of the names of variables that vLLM sets for AMD's GPUs, also where there is none."""
+
+_SCHEDULER = "make_stats get_request_counts() get_kv_cache_usage()"
+USES = {
+    "vllm.AsyncEngineArgs": (
+        "model skip_tokenizer_init generation_config disable_log_stats max_num_seqs dtype runner "
+        "pooler_config gpu_memory_utilization tensor_parallel_size scheduling_policy "
+        "create_engine_config(usage_context)"
+    ),
+    "vllm.config.PoolerConfig": "seq_pooling_type use_activation",
+    "vllm.config.VllmConfig": "model_config scheduler_config parallel_config",
+    "vllm.envs": (
+        "VLLM_CACHE_ROOT VLLM_HOST_IP VLLM_NO_USAGE_STATS VLLM_USE_FLASHINFER_SAMPLER "
+        "VLLM_WORKER_MULTIPROC_METHOD VLLM_MAX_NUM_BAD_WORDS VLLM_MAX_BAD_WORDS_TOTAL_TOKENS "
+        f"{SETS_LIBRARY_PATH}"
+    ),
+    "vllm.lora.request.LoRARequest": "lora_name lora_int_id lora_path",
+    "vllm.outputs.RequestError": "message",
+    "vllm.pooling_params.PoolingParams": "task use_activation skip_reading_prefix_cache",
+    "vllm.sampling_params.SamplingParams": (
+        "presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed ignore_eos "
+        "stop_token_ids max_tokens min_tokens logprobs logit_bias detokenize skip_clone structured_outputs "
+        "_bad_words_token_ids"
+    ),
+    "vllm.sampling_params.StructuredOutputsParams": "json regex grammar _backend",
+    "vllm.usage.usage_lib.UsageContext": "OPENAI_API_SERVER",
+    "vllm.v1.core.sched.async_scheduler.AsyncScheduler": _SCHEDULER,
+    "vllm.v1.core.sched.scheduler.Scheduler": _SCHEDULER,
+    "vllm.v1.engine.EngineCoreOutput": (
+        "request_id new_token_ids new_logprobs pooling_output finish_reason stop_reason prefill_stats error"
+    ),
+    "vllm.v1.engine.EngineCoreOutputs": "outputs scheduler_stats",
+    "vllm.v1.engine.EngineCoreRequest": (
+        "request_id prompt_token_ids mm_features sampling_params pooling_params arrival_time lora_request "
+        "cache_salt data_parallel_rank priority"
+    ),
+    "vllm.v1.engine.FinishReason": "STOP LENGTH",
+    "vllm.v1.engine.core_client.SyncMPClient": (
+        "__init__(vllm_config,executor_class,log_stats) _send_input(request_type,request) get_output() "
+        "add_request(request) abort_requests(request_ids) is_sleeping() shutdown(timeout)"
+    ),
+    "vllm.v1.engine.utils": "get_mp_context()",
+    "vllm.v1.executor.Executor": "get_class(vllm_config)",
+    "vllm.v1.metrics.stats.PrefillStats": "num_cached_tokens",
+    "vllm.v1.metrics.stats.SchedulerStats": "num_running_reqs num_waiting_reqs kv_cache_usage",
+    "vllm.v1.outputs.LogprobsLists": "logprob_token_ids logprobs",
+}
+"""Names in vLLM -> their fields, members and methods that are used, these with their parameters in order."""
+
+_PATHS = {path.rpartition(".")[2]: path for path in USES}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PATHS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _find(_PATHS[name])
+
+
+def check_vllm(log: Callable[[str], None]) -> None:
+    """Raise E1008 with all that this vLLM lacks; log a version that is not tested.
+
+    Raises ImportError if vLLM, or something that it needs, can't be imported.
+    """
+    found = version("vllm")
+    if lacking := [each for path, parts in USES.items() for each in _lacking(path, parts.split())]:
+        raise MissingRequirement(
+            what=f"{', '.join(lacking)} in vLLM {found}",
+            remedy=f"install vllm=={PINNED_VERSION}, which is supported",
+        )
+    if found != PINNED_VERSION:
+        log(f"vLLM {found} is installed; only {PINNED_VERSION} is tested")
+
+
+def _lacking(path: str, parts: list[str]) -> list[str]:
+    """Return the parts that the name lacks, or the name."""
+    try:
+        thing = _find(path)
+    except (ImportError, AttributeError) as exc:
+        if isinstance(exc, ImportError) and not (exc.name or "").startswith("vllm."):
+            raise
+        return [path]
+    fields = ("__dataclass_fields__", "__struct_fields__")
+    names = {*dir(thing), *(each for kind in fields for each in getattr(thing, kind, ()))}
+    return [f"{path}.{part}" for part in parts if not _has(thing, names, part)]
+
+
+def _has(thing: Any, names: set[str], part: str) -> bool:
+    name, bracket, text = part.removesuffix(")").partition("(")
+    if name not in names or not bracket:
+        return name in names
+    method = getattr(thing, name)
+    expected = text.split(",") if text else []
+    found = [each for key, each in inspect.signature(method).parameters.items() if key != "self"]
+    others_have_defaults = all(
+        each.default is not each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        for each in found[len(expected) :]
+    )
+    return [each.name for each in found[: len(expected)]] == expected and others_have_defaults
+
+
+def _find(path: str) -> Any:
+    """Import a name: a module, or something in one."""
+    folder, _, name = path.rpartition(".")
+    module = import_module(folder)
+    return getattr(module, name) if hasattr(module, name) else import_module(path)
