@@ -159,7 +159,6 @@ Attack = tuple[str, int, Callable[[str], bytes], set[int]]
 ATTACKS: dict[str, Attack] = {
     "a long header": ("api triton", 32, lambda _: b"GET /health HTTP/1.1\r\nX: " + b"a" * 8 * MIB, {0, 431}),
     "tiny headers": ("api triton", 200, lambda _: b"GET /health HTTP/1.1\r\n" + b"a:\r\n" * 15_000, {0, 431}),
-    "a longer path": ("api triton", 64, lambda _: _get("/" + "a" * 200_000), {0, 431}),
     "small chunks": ("api triton", 4, lambda path: chunked(path, [b"a"] * 300_000), {400, 429}),
     "tiny chunks to no model": ("triton", 8, lambda _: chunked("/x", [b"a"] * 50_000), {404}),
     "chunk extensions": (
@@ -188,13 +187,6 @@ ATTACKS: dict[str, Attack] = {
     "arguments of a tool": ("api", 16, lambda _: of({"messages": [ARGUMENTS]}, CHAT), {400, 429}),
     "wide characters": ("api", 16, lambda path: request(path, WIDE), {200, 429}),
     "nested JSON": ("triton", 16, lambda path: request(path, DEEP), {400}),
-    "nested JSON, infer": ("triton", 16, lambda _: request(INFER, DEEP), {400}),
-    "many values": ("triton", 8, lambda _: request(INFER, b'{"x":[' + b"1," * 520_000 + b"1]}"), {400}),
-    "many objects": (
-        *("triton", 8),
-        lambda _: request(INFER, b'{"x":[' + b'{"a":0},' * 100_000 + b"1]}"),
-        {400},
-    ),
     "many texts": ("triton", 8, lambda path: request(path, TEXTS), {400}),
     "large bodies": ("triton", 16, lambda _: request(INFER, b" " * 4_000_000), {400, 429, 503}),
     "pings": ("grpc", 16, lambda _: _frames([PingFrame(0, b"12345678")] * 50_000), {0}),
@@ -312,24 +304,15 @@ class Streams:
     ("make", "status", "codes"),
     [
         (lambda path: b"GARBAGE\r\n\r\n", 400, "E1610"),
-        (lambda path: b"GET / HTTP/9.9\r\n\r\n", 505, "E1615"),
-        (lambda path: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "E1615"),
-        (lambda path: b"CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "E1610"),
-        (lambda path: request(path, b"{}", "Transfer-Encoding: chunked"), 400, "E1610"),
-        (lambda path: request(path, b"{}", "Content-Length: 5"), 400, "E1610"),
-        (lambda path: request(path, b"").replace(b"h: 0", b"h: -1"), 400, "E1610"),
-        (lambda path: request(path, b"").replace(b"h: 0", b"h: 99999999999999999999"), 400, "E1610"),
-        (lambda path: request(path, b"").replace(b"h: 0", b"h: 99999999999"), 413, "E1606 E1110"),
         (
             lambda path: request(path, b"", "Expect: 100-continue").replace(b"h: 0", b"h: 99999999999"),
             413,
             "E1606 E1110",
         ),
-        (lambda path: request(path, b"{}", "X: a\nb"), 400, "E1610"),
         (lambda path: b"\r\n" * 100_000, 431, "E1611 E1110"),
     ],
 )
-def test_what_is_not_well_formed_gets_a_coded_answer(
+def test_what_is_not_well_formed_gets_a_code_of_its_port(
     port: Port, make: Callable[[str], bytes], status: int, codes: str
 ) -> None:
     answer = send(port.number, make(port.path))
@@ -340,9 +323,6 @@ def test_what_is_not_well_formed_gets_a_coded_answer(
 @pytest.mark.parametrize(
     ("data", "status", "code"),
     [
-        (b"GET /nowhere HTTP/1.0\r\n\r\n", 404, "E1605"),
-        (b"OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "E1605"),
-        (b"DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "E1605"),
         (b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421, "E1609"),
         (b"GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 421, "E1609"),
         (b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1.evil.example:9000\r\n\r\n", 421, "E1609"),
@@ -358,23 +338,6 @@ def test_what_the_api_does_not_answer_gets_a_coded_answer(
     assert (status_of(answer), code_of(answer)) == (status, code)
 
 
-@pytest.mark.parametrize("offer", ["h2c", "websocket"])
-@pytest.mark.parametrize("piece_bytes", [1, 1 << 20])
-def test_an_offer_to_upgrade_the_connection_is_left_unused(port: Port, offer: str, piece_bytes: int) -> None:
-    """Offer as Java's HttpClient does in each first request. Others may follow on the same connection."""
-    headers = ("Connection: Upgrade, HTTP2-Settings", f"Upgrade: {offer}", "HTTP2-Settings: AAEAAEAA")
-    body, path = port.short, port.path
-    for data in (request(path, body, *headers), _get(port.health, *headers)):
-        assert status_of(send(port.number, data, piece_bytes=piece_bytes)) == 200
-    with socket.create_connection((HOST, port.number), timeout=300) as connection:
-        connection.sendall((request(path, body, *headers) + request(path, body)) * 2)
-        data = b""
-        while data.count(b"HTTP/1.1 200 OK") < 4:
-            data += connection.recv(1 << 16)
-    chunks = chunked(path, [body[:9], body[9:]], *headers)
-    assert status_of(send(port.number, chunks, piece_bytes=piece_bytes)) == 200
-
-
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1:1", "127.9.9.9", "[::1]:9000"])
 def test_loopback_names_are_served(ports: dict[str, Port], host: str) -> None:
     url = f"{ports['api'].url}/v1/models"
@@ -388,42 +351,13 @@ def test_health_and_metrics_are_answered_for_any_host(ports: dict[str, Port], pa
         assert httpx.get(url, headers=headers, timeout=300).status_code == 200
 
 
-def test_a_slash_at_the_end_is_served(ports: dict[str, Port]) -> None:
-    url = f"{ports['api'].url}/v1/models"
-    assert httpx.get(f"{url}/", timeout=300).json() == httpx.get(url, timeout=300).json()
-
-
-def test_a_stream_to_http_1_0_has_no_chunks(port: Port) -> None:
-    body = json.dumps(port.stream_body | {"max_tokens": 2}).encode()
-    old = send(port.number, request(port.stream_path, body).replace(b"HTTP/1.1", b"HTTP/1.0"))
-    head, _, events = old.partition(b"\r\n\r\n")
-    assert status_of(old) == 200
-    assert b"transfer-encoding" not in head
-    assert events.startswith(b"data: {")
-    assert events.endswith(b"\n\n")
-
-
-def test_a_head_has_no_body_and_a_client_that_waits_to_send_its_body_is_told_to_go_on(port: Port) -> None:
-    closing = "HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    answer = send(port.number, f"HEAD {port.health} {closing}".encode())
-    assert status_of(answer) == 200
-    assert answer.endswith(b"\r\n\r\n")
-    of_server = send(port.number, f"OPTIONS * {closing}".encode())
-    assert status_of(of_server) in (200, 204)
-    assert b"\r\nallow: GET, HEAD, POST\r\n" in of_server
-    body = port.short
-    head = request(port.path, body, "Expect: 100-continue")[: -len(body)]
-    with socket.create_connection((HOST, port.number), timeout=300) as connection:
-        connection.sendall(head)
-        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        connection.sendall(body)
-        assert status_of(received(connection)) == 200
+def test_the_server_as_a_whole_tells_its_methods(port: Port) -> None:
+    answer = send(port.number, b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert status_of(answer) in (200, 204)
+    assert b"\r\nallow: GET, HEAD, POST\r\n" in answer
 
 
 def test_a_key_is_checked_before_the_body_is_read(strict: APIAlone) -> None:
-    body = request(TEXT, b"a" * 90_000)
-    answers = flood(lambda _: send(strict.port, body), 4)
-    assert {status_of(each) for each in answers} == {401}
     head = request(TEXT, b"", "Expect: 100-continue").replace(b"h: 0", b"h: 90000")
     with socket.create_connection((HOST, strict.port)) as connection:
         connection.sendall(head)

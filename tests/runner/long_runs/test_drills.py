@@ -20,11 +20,9 @@ from tests.runner.long_runs.drills import (
     TOKENS_PER_SECOND,
     WORKER,
     Drill,
-    difference,
     files_in,
     left_behind,
 )
-from tests.runner.long_runs.known_streams import CLOSED, COG, OPENAI, TRITON, KnownStream
 
 CASES = [
     pytest.param(
@@ -66,21 +64,6 @@ def run(stack: Stack, engine: Path, role: str, number: signal.Signals) -> Drill:
         return drill
 
     return asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("role", "stream", "says"),
-    [
-        ("triton", KnownStream(TRITON, CLOSED, True), ""),
-        ("triton", KnownStream(COG, "E2105", True), "a stream of Cog was lost (E2105)"),
-        ("triton", KnownStream(OPENAI, "", False), "a stream of API was not exact (completed)"),
-        ("triton", KnownStream(TRITON, CLOSED, False), "a stream of Triton was not exact (closed)"),
-        ("engine server", KnownStream(COG, "E2107", True), ""),
-        ("engine server", KnownStream(COG, CLOSED, True), "a stream of Cog ended with closed"),
-    ],
-)
-def test_a_drill_tells_what_is_not_as_expected(role: str, stream: KnownStream, says: str) -> None:
-    assert difference(role, stream) == says
 
 
 @pytest.mark.servers

@@ -34,11 +34,6 @@ def engine(paced: PacedModel) -> Engine:
     return load(paced.directory)
 
 
-def test_nothing_is_left_to_fill(engine: Engine, tmp_path: Path) -> None:
-    for config in render_config(engine, tmp_path / "repository").values():
-        assert "${" not in config
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_every_variable_of_a_template_can_be_overridden(engine: Engine, tmp_path: Path, model: str) -> None:
     template = (TEMPLATES / model / "config.pbtxt").read_text()
@@ -51,8 +46,9 @@ def test_every_variable_of_a_template_can_be_overridden(engine: Engine, tmp_path
         assert value in config, variable
 
 
-def test_facts_of_the_engine_are_in_it(engine: Engine, tmp_path: Path) -> None:
+def test_facts_of_the_engine_are_in_it_and_nothing_is_left_to_fill(engine: Engine, tmp_path: Path) -> None:
     config = render_config(engine, tmp_path / "repository")
+    assert "${" not in "".join(config.values())
     assert "max_batch_size: 64" in config["ensemble"]
     assert f'"{engine.path}"' in config["tensorrt_llm"]
 
@@ -164,12 +160,7 @@ def test_a_socket_path_that_triton_could_not_read_is_told(
 ) -> None:
     socket = Path(f"/tmp/run{character}time/engine")
     with pytest.raises(InvalidSetting, match="quotes, backslashes and line breaks"):
-        render(
-            engine,
-            tmp_path / "repository",
-            overrides={},
-            engine_socket=socket,
-        )
+        render(engine, tmp_path / "repository", overrides={}, engine_socket=socket)
 
 
 @pytest.mark.parametrize(

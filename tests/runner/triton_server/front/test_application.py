@@ -102,9 +102,7 @@ async def test_work_for_a_client_that_leaves_at_once_is_never_begun(recwarn: pyt
     ("data", "status"),
     [
         (request(GENERATE, b"").replace(b"h: 0", b"h: 99999999999"), 413),
-        (request(GENERATE, b"a" * (MAX_BODY_BYTES + 1)), 413),
         (chunked(GENERATE, [b"a" * 1000] * 61), 413),
-        (chunked(GENERATE, [b"{}"])[:-2] + b"X: a\r\n" * MAX_BODY_BYTES, 413),
         (b"GET / HTTP/1.1\r\nX: " + b"a" * 60_000, 431),
     ],
 )

@@ -71,7 +71,7 @@ def stops(triton: StandInTriton) -> list[tuple[str, str]]:
 def test_a_request_gets_our_parameters_and_none_of_the_client() -> None:
     triton, inferences = stand_in()
     client = Client(inferences, is_single=True)
-    client.inference.send(asked(**{CALL: "x", STOPPED_CALL: "y", "own": "kept"}))
+    client.inference.send(asked(**{CALL: "x", STOPPED_CALL: "y", ONLY_FRONT: "z", "own": "kept"}))
     (call,) = triton.calls
     sent = pb.ModelInferRequest.FromString(call.sent[0])
     assert set(sent.parameters) == {CALL, SINGLE_RESPONSE, "triton_enable_empty_final_response", "own"}

@@ -25,6 +25,7 @@ from hyperframe.frame import (
 
 from runner.supervision import turns as turns_module
 from runner.supervision.turns import Turns
+from runner.triton_server.front.grpc import server as server_module
 from runner.triton_server.front.grpc.server import _MAX_MESSAGES
 from tests.fuzz.triton_standin import stand_in
 from tests.runner.triton_server.front.grpc.client import (
@@ -314,3 +315,30 @@ async def test_headers_that_have_no_end_yet_count_as_held() -> None:
     assert 8000 < client.budget.held_bytes < 9000
     await check_freed_when_lost(client)
     assert client.budget.held_bytes == 0
+
+
+class _Connection:
+    """A connection whose ``abort`` returns before it is lost, as with asyncio."""
+
+    def __init__(self, *, is_idle: bool) -> None:
+        self.is_idle = is_idle
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+async def test_connections_that_come_at_once_each_take_anothers_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = 100
+    monkeypatch.setattr(server_module, "_MAX_CONNECTIONS", most)
+    server = Client().server
+    server.connections.clear()
+    first = [_Connection(is_idle=number >= 10) for number in range(most)]
+    further = [_Connection(is_idle=False) for _ in range(most)]
+    for each in [*first, *further]:
+        server.add(each)  # type: ignore[arg-type]
+    assert len(server.connections) == most
+    assert [each.is_aborted for each in first] == [each.is_idle for each in first]
+    assert [each.is_aborted for each in further].index(True) == most - 10
