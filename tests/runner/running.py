@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from errors.coded_error import CodedError
 from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
-from tests.runner.servers import (
-    TritonUnderTest,
-)
+from tests.runner.servers import TritonUnderTest
 
 QUESTION = "What is machine learning?"
 
@@ -42,11 +42,11 @@ class Running:
         return self._server.run(read_on())
 
 
-def answer(server: TritonUnderTest) -> str:
-    """Return a short prediction, as text."""
+def answer(server: TritonUnderTest, max_tokens: int = 12, **sampling: Any) -> str:
+    """Return a prediction, as text."""
 
     async def read() -> str:
-        request = GenerationRequest(QUESTION, 12, 0, (), Sampling(temperature=0))
+        request = GenerationRequest(QUESTION, max_tokens, 0, (), Sampling(**{"temperature": 0, **sampling}))
         generation: Generation = server.service.generate(request)
         return "".join([text async for text in generation.text()])
 

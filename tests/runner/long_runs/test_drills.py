@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,8 @@ from tests.runner.long_runs.drills import (
     files_in,
     left_behind,
 )
+
+pytestmark = pytest.mark.servers
 
 CASES = [
     pytest.param(
@@ -57,29 +58,21 @@ def stack(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
         yield stack
 
 
-def run(stack: Stack, engine: Path, role: str, number: signal.Signals) -> Drill:
-    async def run() -> Drill:
-        drill = Drill(stack, engine, role, number)
-        await drill.run()
-        return drill
-
-    return asyncio.run(run())
-
-
-@pytest.mark.servers
 @pytest.mark.parametrize(("role", "number"), CASES)
-def test_a_process_that_ends_costs_no_more_than_its_own_streams_and_comes_back(
+async def test_a_process_that_ends_costs_no_more_than_its_own_streams_and_comes_back(
     stack: Stack, engine: Path, role: str, number: signal.Signals
 ) -> None:
-    drill = run(stack, engine, role, number)
+    drill = Drill(stack, engine, role, number)
+    await drill.run()
     assert drill.broken == []
     assert {each.api for each in drill.streams if each.error} == set(EXPECTED[role].loses)
 
 
-@pytest.mark.servers
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
-def test_without_its_worker_the_server_ends_and_leaves_nothing(
+async def test_without_its_worker_the_server_ends_and_leaves_nothing(
     engine: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     with tidy_stack(engine, tmp_path) as stack:
-        assert run(stack, engine, WORKER, number).broken == []
+        drill = Drill(stack, engine, WORKER, number)
+        await drill.run()
+        assert drill.broken == []

@@ -25,7 +25,7 @@ from runner.supervision.health import answers_ok, ask
     ],
 )
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_only_an_answer_with_200_is_well(host: str, answer: bytes, is_ok: bool) -> None:
+async def test_only_an_answer_with_200_is_well(host: str, answer: bytes, is_ok: bool) -> None:
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -33,25 +33,22 @@ def test_only_an_answer_with_200_is_well(host: str, answer: bytes, is_ok: bool) 
         writer.write(answer)
         writer.close()
 
-    async def run() -> bool:
-        server = await asyncio.start_server(serve, host, 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            return await answers_ok(f"http://{f'[{host}]' if ':' in host else host}:{port}/health")
-
-    assert asyncio.run(run()) == is_ok
+    async with await asyncio.start_server(serve, host, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/health"
+        assert await answers_ok(url) == is_ok
     assert asked[0].startswith(b"GET /health HTTP/1.1\r\n")
 
 
-def test_a_server_that_is_silent_or_not_there_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_silent_or_not_there_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/health"
-        assert not asyncio.run(answers_ok(url))
-    assert not asyncio.run(answers_ok(url))
+        assert not await answers_ok(url)
+    assert not await answers_ok(url)
 
 
-def test_an_answer_without_an_end_is_left() -> None:
+async def test_an_answer_without_an_end_is_left() -> None:
     sent = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -63,9 +60,6 @@ def test_an_answer_without_an_end_is_left() -> None:
                 await writer.drain()
                 sent += 65_536
 
-    async def run() -> tuple[int, bytes] | None:
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            return await ask(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics")
-
-    assert asyncio.run(run()) is None
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        assert await ask(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics") is None
     assert sent < 1 << 26  # With what the sockets hold.

@@ -54,7 +54,7 @@ class Program(SupervisedProcess):
     def __init__(
         self,
         folder: Path,
-        on_failure: Callable[[ProcessFailure], bool],
+        log: FailureLog | None = None,
         *,
         has_child: bool = False,
         hang_timeout_s: float = 600,
@@ -66,8 +66,14 @@ class Program(SupervisedProcess):
         self.python = sys.executable
         self.has_child = has_child
         self.cleaned_up = 0
-        super().__init__("the program", self.lines.append, on_failure, start_timeout_s)
+        self.failures: list[ProcessFailure] = []
+        """Failures, after each of which it is started again; without ``log``."""
+        super().__init__("the program", self.lines.append, log.add if log else self._failed, start_timeout_s)
         self.hang_timeout_s, self.is_exposed = hang_timeout_s, is_exposed
+
+    def _failed(self, failure: ProcessFailure) -> bool:
+        self.failures.append(failure)
+        return True
 
     async def launch(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -96,13 +102,11 @@ class Program(SupervisedProcess):
             connection.sendall(b"hang")
 
 
-async def until(condition: Callable[[], object]) -> float:
-    """Seconds until the condition holds."""
-    start_s = time.monotonic()
+async def until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() - start_s < DEADLINE_S
+        assert time.monotonic() < deadline_s
         await asyncio.sleep(0.01)
-    return time.monotonic() - start_s
 
 
 @asynccontextmanager
@@ -121,14 +125,6 @@ async def started(program: Program) -> AsyncIterator[int]:
     assert (program.state.value, program.down_reason) == ("stopped", "it was stopped")
 
 
-class Failures(list[ProcessFailure]):
-    """Failures, after each of which the program is started again."""
-
-    def add(self, failure: ProcessFailure) -> bool:
-        self.append(failure)
-        return True
-
-
 @pytest.mark.parametrize(
     ("number", "reason"),
     fast.few(
@@ -142,8 +138,7 @@ class Failures(list[ProcessFailure]):
 async def test_a_process_that_ends_or_is_stopped_is_replaced(
     tmp_path: Path, number: signal.Signals, reason: str
 ) -> None:
-    failures = Failures()
-    program = Program(tmp_path, failures.add)
+    program = Program(tmp_path)
     async with started(program) as pid:
         os.kill(pid, number)
         await until(lambda: program.down_reason)
@@ -154,7 +149,7 @@ async def test_a_process_that_ends_or_is_stopped_is_replaced(
         assert not is_running(pid)
         assert program.cleaned_up == 1
         assert await program.is_answering()
-    assert failures == [ProcessFailure("program", reason, ("listening",))]
+    assert program.failures == [ProcessFailure("program", reason, ("listening",))]
 
 
 @pytest.mark.parametrize("number", fast.few([signal.SIGSTOP, signal.SIGKILL]))
@@ -162,7 +157,7 @@ async def test_a_stopped_descendant_takes_all_with_it_and_one_that_ended_does_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setattr(supervised, "_LIST_S", 0.1)
-    program = Program(tmp_path, lambda failure: True, has_child=True)
+    program = Program(tmp_path, has_child=True)
     async with started(program) as pid:
         await until(lambda: len(program.processes()) == 2)
         descendant = max(program.processes().keys() - {pid})
@@ -187,8 +182,7 @@ async def test_a_process_that_hangs_is_unresponsive_then_killed_and_replaced(
 ) -> None:
     monkeypatch.setattr(supervised, "_HEARTBEAT_S", 0.1)
     monkeypatch.setattr(supervised, "_ANSWER_TIMEOUT_S", 0.5)
-    failures = Failures()
-    program = Program(tmp_path, failures.add, hang_timeout_s=2)
+    program = Program(tmp_path, hang_timeout_s=2)
     async with started(program) as pid:
         program.hang()
         await until(lambda: program.state is ProcessState.UNRESPONSIVE)
@@ -197,7 +191,7 @@ async def test_a_process_that_hangs_is_unresponsive_then_killed_and_replaced(
         assert program.pid == pid
         await until(lambda: program.restarts == 1 and program.is_serving)
         assert program.pid != pid
-    assert [failure.reason for failure in failures] == ["it did not answer for 2 s"]
+    assert [failure.reason for failure in program.failures] == ["it did not answer for 2 s"]
 
 
 async def test_a_process_that_answers_again_serves_again(
@@ -205,7 +199,7 @@ async def test_a_process_that_answers_again_serves_again(
 ) -> None:
     monkeypatch.setattr(supervised, "_HEARTBEAT_S", 0.1)
     answers = [True]
-    program = Program(tmp_path, lambda failure: True)
+    program = Program(tmp_path)
     real = program.is_answering
 
     async def is_answering() -> bool:
@@ -229,8 +223,7 @@ async def test_a_start_that_fails_is_tried_again_whatever_the_error(
 ) -> None:
     """A program that is missing, one that ends, and an error of ``launch`` itself."""
     monkeypatch.setattr(failures_module, "BACKOFF_S", (0.01,))
-    failures = Failures()
-    program = Program(tmp_path, failures.add)
+    program = Program(tmp_path)
     async with started(program) as pid:
         real = program.launch
 
@@ -249,7 +242,7 @@ async def test_a_start_that_fails_is_tried_again_whatever_the_error(
         monkeypatch.setattr(program, "launch", launch)
         os.kill(pid, signal.SIGKILL)
         await until(lambda: program.restarts == 4 and program.is_serving)
-    first, *starts = failures
+    first, *starts = program.failures
     assert first.part == "program"
     assert {failure.part for failure in starts} == {"program start"}
     assert "OSError: [Errno 24] Too many open files" in starts[0].reason
@@ -258,7 +251,7 @@ async def test_a_start_that_fails_is_tried_again_whatever_the_error(
 
 
 async def test_a_first_start_that_fails_raises_and_leaves_nothing(tmp_path: Path) -> None:
-    program = Program(tmp_path, lambda failure: True)
+    program = Program(tmp_path)
     program.python = str(tmp_path / "missing")
     program.begin()
     with pytest.raises(StartFailed, match="it ended"):
@@ -273,7 +266,7 @@ async def test_a_start_that_takes_too_long_fails_unless_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits_until_s = time.monotonic() + 1
-    program = Program(tmp_path, lambda failure: True, start_timeout_s=0.1)
+    program = Program(tmp_path, start_timeout_s=0.1)
 
     async def never() -> bool:
         return False
@@ -291,8 +284,7 @@ async def test_a_start_that_takes_too_long_fails_unless_it_waits(
 async def test_hooks_that_raise_do_not_end_the_supervision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures = Failures()
-    program = Program(tmp_path, failures.add)
+    program = Program(tmp_path)
 
     def why_unusable() -> str | None:
         if program.restarts == 0:
@@ -302,7 +294,7 @@ async def test_hooks_that_raise_do_not_end_the_supervision(
     async with started(program):
         monkeypatch.setattr(program, "why_unusable", why_unusable)
         await until(lambda: program.restarts == 1 and program.is_serving)
-    assert [failure.reason for failure in failures] == ["it can't be watched (RuntimeError: no idea)"]
+    assert [failure.reason for failure in program.failures] == ["it can't be watched (RuntimeError: no idea)"]
 
 
 @pytest.mark.parametrize("hook", fast.few(["clean_up", "processes", "on_failure", "start_error"]))
@@ -310,8 +302,7 @@ async def test_errors_while_a_process_is_replaced_are_logged_with_a_code_and_it_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:
     monkeypatch.setattr(failures_module, "BACKOFF_S", (0.01,))
-    failures = Failures()
-    program = Program(tmp_path, failures.add)
+    program = Program(tmp_path)
     place = "_on_failure" if hook == "on_failure" else hook
     real, num_errors = getattr(program, place), 0
 
@@ -352,7 +343,7 @@ async def test_after_too_many_failures_it_stays_down_and_the_runner_is_told(tmp_
     unrecoverable = asyncio.Event()
     lines: list[str] = []
     log = FailureLog(str, 2, 600, lines.append, unrecoverable)
-    program = Program(tmp_path, log.add)
+    program = Program(tmp_path, log)
     async with started(program) as pid:
         os.kill(pid, signal.SIGKILL)
         await until(lambda: program.restarts == 1 and program.is_serving)
@@ -366,17 +357,16 @@ async def test_after_too_many_failures_it_stays_down_and_the_runner_is_told(tmp_
 
 
 async def test_a_kill_for_a_reason_of_its_own_is_a_failure_too(tmp_path: Path) -> None:
-    failures = Failures()
-    program = Program(tmp_path, failures.add)
+    program = Program(tmp_path)
     async with started(program) as pid:
         program.kill("its engine is lost")
         await until(lambda: program.restarts == 1 and program.is_serving)
         assert not is_running(pid)
-    assert [failure.reason for failure in failures] == ["its engine is lost"]
+    assert [failure.reason for failure in program.failures] == ["its engine is lost"]
 
 
 async def test_kill_now_ends_all_at_once_from_any_thread(tmp_path: Path) -> None:
-    program = Program(tmp_path, lambda failure: True, has_child=True)
+    program = Program(tmp_path, has_child=True)
     async with started(program) as pid:
         await until(lambda: len(program._processes) == 2)
         pids = [pid, *program._processes]
@@ -409,7 +399,7 @@ async def test_what_clients_may_end_is_started_again_as_often_as_they_do(
     monkeypatch.setattr(failures_module, "BACKOFF_S", (0.01,))
     unrecoverable = asyncio.Event()
     log = FailureLog(str, 2, 600, lambda line: None, unrecoverable)
-    program = Program(tmp_path, log.add, is_exposed=True)
+    program = Program(tmp_path, log, is_exposed=True)
     async with started(program):
         for number in range(4):
             assert program.pid is not None

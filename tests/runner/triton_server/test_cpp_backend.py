@@ -9,6 +9,7 @@ import ctypes.util
 import os
 import re
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -19,13 +20,12 @@ from tritonclient.grpc import model_config_pb2
 from engine.directory import Engine, load
 from errors.settings import MissingRequirement
 from errors.triton import StartFailed
-from runner.engines.protocol.messages import Sampling
-from runner.generation.request import GenerationRequest
 from runner.settings.ports import free_ports
 from runner.triton_server.install import CPP_LIBRARY
 from runner.triton_server.model_repository import Rendered, render
 from tests.runner.engines.tensorrt_llm.test_slot import pytestmark, server_config
 from tests.runner.paced_engine import PacedModel
+from tests.runner.running import QUESTION, answer
 from tests.runner.servers import HOST, TritonUnderTest, triton_pids, wait_until
 from tests.runner.tensorrt_llm_engine import make_compiled_model
 from tests.standins.gpus import make_gpus
@@ -115,11 +115,8 @@ def test_guides_are_passed_on_once_there_is_a_backend_for_them(
 
 
 def test_an_engine_of_another_kind_keeps_the_slot(paced: PacedModel, backends: Path, tmp_path: Path) -> None:
-    server = TritonUnderTest(paced, tmp_path, TRITONSERVER_BACKEND_DIR=str(backends))
-    try:
+    with closing(TritonUnderTest(paced, tmp_path, TRITONSERVER_BACKEND_DIR=str(backends))) as server:
         assert server.generate_ids([1, 2], 2).json()["output_ids"] == [1, 2]
-    finally:
-        server.close()
 
 
 def test_both_apis_ask_our_own_triton_and_go_on_after_it_was_killed(
@@ -134,30 +131,21 @@ def test_both_apis_ask_our_own_triton_and_go_on_after_it_was_killed(
     monkeypatch.setattr("runner.stack.stack.render", render_nvidia)
     (openai_port,) = free_ports(1)
     server = TritonUnderTest(paced, tmp_path, OPENAI_PORT=str(openai_port))
-    prompt = "What is machine learning?"
-    expected = paced.expected_text(prompt, 12)
-
-    def ask_cog() -> str:
-        request = GenerationRequest(prompt, 12, 0, (), Sampling(temperature=0.002))
-
-        async def read() -> str:
-            return "".join([text async for text in server.service.generate(request).text()])
-
-        return server.run(read())
+    expected = paced.expected_text(QUESTION, 12)
 
     def ask_api() -> str:
-        body = {"prompt": prompt, "max_tokens": 12, "temperature": 0.002}
+        body = {"prompt": QUESTION, "max_tokens": 12, "temperature": 0.002}
         answer = httpx.post(f"http://{HOST}:{openai_port}/v1/completions", json=body, timeout=600)
         return str(answer.json()["choices"][0]["text"]) if answer.status_code == 200 else ""
 
     try:
         assert server.service.stack.engine is None
-        assert (ask_cog(), ask_api()) == (expected, expected)
+        assert (answer(server, temperature=0.002), ask_api()) == (expected, expected)
         pid = server.service.stack.triton.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         assert wait_until(ask_api) == expected
-        assert ask_cog() == expected
+        assert answer(server, temperature=0.002) == expected
     finally:
         server.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ from tritonclient.grpc import service_pb2 as pb
 from runner.slot.front_link import FrontLink
 from runner.triton_server.direct import DirectResponses
 from runner.triton_server.front.answers import generate_body
-from tests.runner.servers import DEADLINE_S
 
 
 class Call:
@@ -40,24 +39,13 @@ class Call:
         ]
 
 
-def run(path: Path, test: Callable[[DirectResponses], Awaitable[None]]) -> None:
-    async def main() -> None:
-        direct = DirectResponses(path)
-        try:
-            await asyncio.wait_for(test(direct), DEADLINE_S)
-        finally:
-            direct.close()
-
-    asyncio.run(main())
-
-
 def send(link: FrontLink, call: str, token: int) -> bool:
     arrays = {"output_ids": np.array([[[token]]], np.int32), "sequence_length": np.array([[1]], np.int32)}
     return link.send(call, "the id", arrays)
 
 
-def test_a_response_is_as_triton_writes_it(tmp_path: Path) -> None:
-    async def test(direct: DirectResponses) -> None:
+async def test_a_response_is_as_triton_writes_it(tmp_path: Path) -> None:
+    with closing(DirectResponses(tmp_path / "front")) as direct:
         call = direct.calls["f:1"] = Call()
         link = FrontLink(tmp_path / "front", "1")
         assert send(link, "f:1", 7)
@@ -72,11 +60,9 @@ def test_a_response_is_as_triton_writes_it(tmp_path: Path) -> None:
             b'"output_ids":7,"sequence_length":1}'
         )
 
-    run(tmp_path / "front", test)
 
-
-def test_what_was_flushed_is_there_at_the_next_drain_whole_and_in_order(tmp_path: Path) -> None:
-    async def test(direct: DirectResponses) -> None:
+async def test_what_was_flushed_is_there_at_the_next_drain_whole_and_in_order(tmp_path: Path) -> None:
+    with closing(DirectResponses(tmp_path / "front")) as direct:
         calls = {f"f:{number}": Call() for number in range(50)}
         direct.calls.update(calls)
         link = FrontLink(tmp_path / "front", "1")
@@ -90,11 +76,9 @@ def test_what_was_flushed_is_there_at_the_next_drain_whole_and_in_order(tmp_path
         direct.drain()
         assert all(call.tokens == list(range(20)) for call in calls.values())
 
-    run(tmp_path / "front", test)
 
-
-def test_the_loop_passes_on_what_arrives_and_one_bad_call_harms_no_other(tmp_path: Path) -> None:
-    async def test(direct: DirectResponses) -> None:
+async def test_the_loop_passes_on_what_arrives_and_one_bad_call_harms_no_other(tmp_path: Path) -> None:
+    with closing(DirectResponses(tmp_path / "front")) as direct:
         bad, good = Call(), Call()
         direct.calls.update({"f:1": bad, "f:2": good})
         bad.fails = True
@@ -106,13 +90,11 @@ def test_the_loop_passes_on_what_arrives_and_one_bad_call_harms_no_other(tmp_pat
         while good.tokens != [0, 1, 2]:  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0.01)
 
-    run(tmp_path / "front", test)
 
-
-def test_a_slot_that_ends_or_sends_nonsense_ends_the_calls_and_another_takes_its_place(
+async def test_a_slot_that_ends_or_sends_nonsense_ends_the_calls_and_another_takes_its_place(
     tmp_path: Path,
 ) -> None:
-    async def test(direct: DirectResponses) -> None:
+    with closing(DirectResponses(tmp_path / "front")) as direct:
         for nonsense in (b"", b"\x03\x00\x00\x00abc", b"\xff" * 8):
             link = FrontLink(tmp_path / "front", "1")
             send(link, "f:0", 4)  # It takes the place of the one before.
@@ -132,20 +114,15 @@ def test_a_slot_that_ends_or_sends_nonsense_ends_the_calls_and_another_takes_its
                 direct.drain()
                 await asyncio.sleep(0.01)
 
-    run(tmp_path / "front", test)
 
-
-def test_without_a_front_the_slot_uses_triton_and_a_new_front_is_found(tmp_path: Path) -> None:
+async def test_without_a_front_the_slot_uses_triton_and_a_new_front_is_found(tmp_path: Path) -> None:
     link = FrontLink(tmp_path / "front", "1")
     assert not send(link, "f:1", 1)
-
-    async def test(direct: DirectResponses) -> None:
-        call = direct.calls["f:1"] = Call()
-        while not call.tokens:  # The first sends notice that the front before has ended.
-            send(link, "f:1", 2)
-            link.flush()
-            direct.drain()
-        assert call.tokens == [2]
-
     for _ in range(2):
-        run(tmp_path / "front", test)
+        with closing(DirectResponses(tmp_path / "front")) as direct:
+            call = direct.calls["f:1"] = Call()
+            while not call.tokens:  # The first sends notice that the front before has ended.
+                send(link, "f:1", 2)
+                link.flush()
+                direct.drain()
+            assert call.tokens == [2]

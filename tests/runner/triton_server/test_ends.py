@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -43,29 +44,26 @@ def test_an_engine_that_hangs_silently_is_found_by_its_silence_and_a_stalled_req
     monkeypatch.setenv(VARIABLE, "requests")
     config = tmp_path / "config.yaml"
     config.write_text("instantiate: {server: {tensorrt_llm: {args: {engine_hang_timeout_s: 1}}}}")
-    server = TritonUnderTest(model, tmp_path, COG_TRITON_CONFIG=str(config))
-    seeds = {fault: seed for seed, fault in FAULT_SEEDS.items()}
+    with closing(TritonUnderTest(model, tmp_path, COG_TRITON_CONFIG=str(config))) as server:
+        seeds = {fault: seed for seed, fault in FAULT_SEEDS.items()}
 
-    async def read(fault: str) -> None:
-        request = GenerationRequest(QUESTION, 40, 0, (), Sampling(seed=seeds[fault]))
-        async for _ in server.service.generate(request).text():
-            pass
+        async def read(fault: str) -> None:
+            request = GenerationRequest(QUESTION, 40, 0, (), Sampling(seed=seeds[fault]))
+            async for _ in server.service.generate(request).text():
+                pass
 
-    async def others_go_on() -> None:
-        stalled = asyncio.ensure_future(read("stall"))
-        for _ in range(20):
-            await read("garbage")
-        assert not stalled.done()
-        stalled.cancel()
+        async def others_go_on() -> None:
+            stalled = asyncio.ensure_future(read("stall"))
+            for _ in range(20):
+                await read("garbage")
+            assert not stalled.done()
+            stalled.cancel()
 
-    try:
         server.run(others_go_on())
         assert server.counters["engine_restarts_total"] == 0
         with pytest.raises(EngineCrashed, match="it hangs: requests waited"):
             server.run(read("hang"))
         wait_until(lambda: is_healthy(server))
-    finally:
-        server.close()
 
 
 def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
@@ -73,12 +71,11 @@ def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
 ) -> None:
     """Its silence is pretended: nothing makes a real Triton hang in a state that is not seen at once."""
     monkeypatch.setattr(supervised, "_HEARTBEAT_S", 0.05)
-    server = TritonUnderTest(model, tmp_path, TRITON_HANG_TIMEOUT="3")
+    with closing(TritonUnderTest(model, tmp_path, TRITON_HANG_TIMEOUT="3")) as server:
 
-    async def is_silent() -> bool:
-        return False
+        async def is_silent() -> bool:
+            return False
 
-    try:
         time.sleep(0.5)
         assert server.service.stack.triton.restarts == 0
         running = Running(server, 3000)
@@ -89,8 +86,6 @@ def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
         assert server.service.stack.triton.restarts == 1
         assert server.run(running.read_all()) == model.expected_text(QUESTION, 3000)
         os.kill(server.engine_pid(), signal.SIGSTOP)  # It does not outlive its service although it hangs.
-    finally:
-        server.close()
     assert engine_pids(server.http_port) == []
     assert triton_pids(server.http_port) == []
     assert shared_memory(server.http_port) == []
@@ -99,8 +94,7 @@ def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
 def test_a_triton_that_fails_often_is_always_started_again_and_an_engine_is_given_up(
     model: PacedModel, tmp_path: Path
 ) -> None:
-    server = TritonUnderTest(model, tmp_path, FAILURE_LIMIT="1")
-    try:
+    with closing(TritonUnderTest(model, tmp_path, FAILURE_LIMIT="1")) as server:
         for _ in range(2):
             wait_until(lambda: is_healthy(server))
             triton_pid = server.service.stack.triton.pid
@@ -112,32 +106,27 @@ def test_a_triton_that_fails_often_is_always_started_again_and_an_engine_is_give
         assert not server.service.unrecoverable.is_set()
         os.kill(server.engine_pid(), signal.SIGKILL)
         wait_until(server.service.unrecoverable.is_set)
-    finally:
-        server.close()
 
 
 def test_stopping_lets_requests_end_refuses_others_and_ends_those_that_take_too_long(
     model: PacedModel, tmp_path: Path
 ) -> None:
-    server = TritonUnderTest(model, tmp_path, STOP_GRACE_PERIOD="1")
-    long, short = Running(server), Running(server, 20)
+    with closing(TritonUnderTest(model, tmp_path, STOP_GRACE_PERIOD="1")) as server:
+        long, short = Running(server), Running(server, 20)
 
-    async def drain() -> None:
-        draining = asyncio.ensure_future(server.service.drain())
-        await asyncio.sleep(0)
-        assert not await server.service.is_healthy()
-        with pytest.raises(ServerStopping):
-            async for _ in Running.request(server, 3).text():
-                pass
-        assert await short.read_all() == model.expected_text(QUESTION, 20)
-        with pytest.raises(ServerStopping, match="grace period of 1 s is over"):
-            await long.read_all()
-        await draining
+        async def drain() -> None:
+            draining = asyncio.ensure_future(server.service.drain())
+            await asyncio.sleep(0)
+            assert not await server.service.is_healthy()
+            with pytest.raises(ServerStopping):
+                async for _ in Running.request(server, 3).text():
+                    pass
+            assert await short.read_all() == model.expected_text(QUESTION, 20)
+            with pytest.raises(ServerStopping, match="grace period of 1 s is over"):
+                await long.read_all()
+            await draining
 
-    try:
         server.run(drain())
-    finally:
-        server.close()
     assert engine_pids(server.http_port) == []
 
 

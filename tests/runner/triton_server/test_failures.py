@@ -13,8 +13,6 @@ import pytest
 
 from errors.engines import EngineCrashed
 from runner.engines.paced.faults import FAULT_SEEDS, VARIABLE
-from runner.engines.protocol.messages import Sampling
-from runner.generation.request import GenerationRequest
 from runner.supervision import failures
 from tests.runner.api.apis import API
 from tests.runner.paced_engine import PacedModel, make_paced_model
@@ -127,13 +125,7 @@ def test_a_request_without_a_token_is_sent_again_after_a_failure_of_the_engine(
 ) -> None:
     engine = brittle.engine_pid()
     os.kill(engine, signal.SIGSTOP)
-    request = GenerationRequest(QUESTION, 12, 0, (), Sampling(temperature=0))
-    generation = brittle.service.generate(request)
-
-    async def read() -> str:
-        return "".join([text async for text in generation.text()])
-
-    assert brittle.run(read()) == brittle.model.expected_text(QUESTION, 12)
+    assert answer(brittle) == brittle.model.expected_text(QUESTION, 12)
     wait_until(lambda: is_healthy(brittle))
     assert brittle.engine_pid() != engine
 
@@ -145,18 +137,12 @@ def test_each_failure_is_a_line_with_its_cause_and_no_prompt(
     api = API(model, tmp_path, LOG_FORMAT="json")
     server = api.triton
     crash = next(seed for seed, fault in FAULT_SEEDS.items() if fault == "crash")
-    request = GenerationRequest(QUESTION, 40, 0, (), Sampling(seed=crash))
-
-    async def read() -> None:
-        async for _ in server.service.generate(request).text():
-            pass
-
     asked = {"model": "paced", "prompt": QUESTION}
     try:
         with api.streaming("/v1/completions", **asked, max_tokens=4000) as stream:
             next(stream)
             with pytest.raises(EngineCrashed, match="E2107"):
-                server.run(read())
+                answer(server, 40, temperature=1.0, seed=crash)
             (line,) = wait_until(lambda: [each for each in server.log if "engine failed: " in each])
             lines = wait_until(
                 lambda: [each for each in server.log if "request failed" in each and "E2107" in each]

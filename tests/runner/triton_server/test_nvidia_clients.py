@@ -6,20 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-import tritonclient.grpc as grpcclient
-import tritonclient.http as httpclient
 import yaml
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
 
-from tests.runner.grpc_stream import GrpcStream
+from tests.runner.grpc_stream import Array, GrpcStream, Unary
 from tests.runner.paced_engine import PacedModel
-from tests.runner.servers import HOST, TritonUnderTest
+from tests.runner.servers import TritonUnderTest
 
 pytestmark = pytest.mark.servers
 
-Array = npt.NDArray[Any]
 QUESTION = "What is machine learning?"
 PROMPTS = [QUESTION, "Cow + Fire"]
 ENSEMBLES = ("ensemble", "tensorrt_llm_bls")
@@ -38,20 +34,6 @@ def texts(prompts: Sequence[str], count: int) -> dict[str, Array]:
         "beam_width": column(1, np.int32, rows),
         "temperature": column(1.0, np.float32, rows),
     }
-
-
-def receive_all(stream: GrpcStream) -> list[dict[str, Array]]:
-    responses, is_last = [], False
-    while not is_last:
-        outputs, is_last = stream.receive()
-        responses.append(outputs)
-    return responses
-
-
-@pytest.fixture(scope="module")
-def decoupled(triton: TritonUnderTest) -> TritonUnderTest:
-    """Return a default server."""
-    return triton
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["undecoupled", "default"])
@@ -74,8 +56,8 @@ def undecoupled(
 
 
 @pytest.fixture
-def grpc_stream(decoupled: TritonUnderTest) -> Iterator[GrpcStream]:
-    stream = GrpcStream(decoupled.grpc_port)
+def grpc_stream(triton: TritonUnderTest) -> Iterator[GrpcStream]:
+    stream = GrpcStream(triton.grpc_port)
     yield stream
     stream.close()
 
@@ -85,7 +67,7 @@ def grpc_stream(decoupled: TritonUnderTest) -> Iterator[GrpcStream]:
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["one", "batch"])
 @pytest.mark.parametrize("model", ENSEMBLES)
 def test_each_sequence_of_each_row_is_answered_with_its_indexes(
-    decoupled: TritonUnderTest,
+    triton: TritonUnderTest,
     grpc_stream: GrpcStream,
     model: str,
     prompts: list[str],
@@ -104,7 +86,7 @@ def test_each_sequence_of_each_row_is_answered_with_its_indexes(
     )
     found = [[""] * count for _ in prompts]
     num_tokens = np.zeros((rows, count), int)
-    for outputs in receive_all(grpc_stream):
+    for outputs in grpc_stream.receive_all():
         assert outputs["text_output"].shape == (1,)
         assert ("batch_index" in outputs, "sequence_index" in outputs) == (rows > 1, count > 1)
         row = int(outputs["batch_index"][0][0]) if rows > 1 else 0
@@ -112,7 +94,7 @@ def test_each_sequence_of_each_row_is_answered_with_its_indexes(
         found[row][number] += outputs["text_output"][0].decode()
         num_tokens[row, number] += outputs["output_log_probs"].shape[2]
         assert outputs["output_log_probs"].shape[:2] == outputs["cum_log_probs"].shape == (1, 1)
-    expected = [decoupled.model.expected_text(prompt, 24) for prompt in prompts]
+    expected = [triton.model.expected_text(prompt, 24) for prompt in prompts]
     if not is_streaming:
         expected = [prompt + answer for prompt, answer in zip(prompts, expected, strict=True)]
     assert found == [[text] * count for text in expected]
@@ -122,7 +104,7 @@ def test_each_sequence_of_each_row_is_answered_with_its_indexes(
 def test_outputs_that_are_named_and_not_computed_are_left_out(grpc_stream: GrpcStream) -> None:
     names = ["context_logits", "generation_logits", "cum_log_probs", "batch_index", "kv_cache_reused_blocks"]
     grpc_stream.send("ensemble", outputs=["text_output", *names], **texts([QUESTION], 3))
-    assert [set(outputs) for outputs in receive_all(grpc_stream)] == [{"text_output"}]
+    assert [set(outputs) for outputs in grpc_stream.receive_all()] == [{"text_output"}]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +132,7 @@ def test_what_the_engine_lacks_is_e1104_with_the_inputs_name(
 ) -> None:
     grpc_stream.send(model, **{**texts([QUESTION], 3), **given})
     with pytest.raises(InferenceServerException, match=f"E1104 UnsupportedArgument: {named}"):
-        receive_all(grpc_stream)
+        grpc_stream.receive_all()
 
 
 @pytest.mark.parametrize("is_streaming", [False, True])
@@ -175,29 +157,10 @@ def test_the_stop_request_ends_the_request_with_its_id(grpc_stream: GrpcStream, 
             assert outputs["output_ids"].shape[2] < 4000
 
 
-class Unary:
-    """Requests with one response each, over HTTP or gRPC."""
-
-    def __init__(self, protocol: str, server: TritonUnderTest) -> None:
-        self._module: Any = httpclient if protocol == "http" else grpcclient
-        port = server.http_port if protocol == "http" else server.grpc_port
-        self._client = self._module.InferenceServerClient(url=f"{HOST}:{port}")
-
-    def __call__(self, model: str, outputs: Sequence[str] = (), **tensors: Array) -> Any:
-        inputs = []
-        for name, array in tensors.items():
-            inputs.append(self._module.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)))
-            inputs[-1].set_data_from_numpy(array)
-        asked = [self._module.InferRequestedOutput(name) for name in outputs] or None
-        return self._client.infer(model, inputs, outputs=asked)
-
-    def close(self) -> None:
-        self._client.close()
-
-
 @pytest.fixture(params=["http", "grpc"])
 def ask(request: pytest.FixtureRequest, undecoupled: TritonUnderTest) -> Iterator[Unary]:
-    unary = Unary(request.param, undecoupled)
+    port = undecoupled.http_port if request.param == "http" else undecoupled.grpc_port
+    unary = Unary(port, request.param)
     yield unary
     unary.close()
 

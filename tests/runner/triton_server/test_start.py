@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -119,12 +120,9 @@ def test_a_stub_that_is_killed_while_it_starts_costs_a_second_start(
 
     killer = threading.Thread(target=kill_first_stub, daemon=True)
     killer.start()
-    server = TritonUnderTest(paced, tmp_path, TRITON_HTTP_PORT=str(port))
-    try:
+    with closing(TritonUnderTest(paced, tmp_path, TRITON_HTTP_PORT=str(port))) as server:
         assert killed
         assert any("it is started once more" in line for line in server.log)
-    finally:
-        server.close()
 
 
 @pytest.mark.servers
@@ -209,8 +207,7 @@ def test_what_triton_shares_has_no_name_and_grows_and_max_tokens_are_signed_wher
     paced: PacedModel, tmp_path: Path
 ) -> None:
     signed = config(tmp_path, preprocessing={"max_tokens_data_type": "TYPE_INT32"})
-    server = TritonUnderTest(paced, tmp_path, **signed)
-    try:
+    with closing(TritonUnderTest(paced, tmp_path, **signed)) as server:
         answer = server.post(f"{ENSEMBLE}/generate", {"text_input": "What is", "max_tokens": 5})
         assert answer.json()["text_output"] == paced.expected_text("What is", 5)
         negative = server.post(f"{ENSEMBLE}/generate", {"text_input": "What is", "max_tokens": -5})
@@ -220,8 +217,6 @@ def test_what_triton_shares_has_no_name_and_grows_and_max_tokens_are_signed_wher
         body = {"text_input": "word " * 500_000, "max_tokens": 5}
         assert "E1002 PromptTooLong" in server.post(f"{ENSEMBLE}/generate", body).text
         assert _shared_bytes(server) > before >= 3 << 20
-    finally:
-        server.close()
 
 
 def _shared_bytes(server: TritonUnderTest) -> int:

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -111,22 +111,6 @@ def test_keys_protect_all_but_health_and_metrics(server: TritonUnderTest) -> Non
     assert raised.value.code() == grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
 
 
-def _answered(server: TritonUnderTest) -> None:
-    assert ask(server).status_code == 200
-
-
-def _invalid(server: TritonUnderTest) -> None:
-    assert ask(server, max_tokens="x").status_code == 400
-
-
-def _failed(server: TritonUnderTest) -> None:
-    assert ask(server, temperature=-5.0).status_code == 400
-
-
-def _several(server: TritonUnderTest) -> None:
-    assert ask(server, stream=True, max_tokens=100).status_code == 400
-
-
 def _left(server: TritonUnderTest) -> None:
     with socket.create_connection((HOST, server.http_port)) as connection:
         body = json.dumps(LONG | {"stream": False}).encode()
@@ -140,10 +124,23 @@ def _cut_upload(server: TritonUnderTest) -> None:
         connection.sendall(head[:-50_000])
 
 
-@pytest.mark.parametrize("end", [_answered, _invalid, _failed, _several, _left, _cut_upload])
-def test_every_end_of_a_request_makes_room_for_another(server: TritonUnderTest, end: Any) -> None:
+ENDS: dict[str, Callable[[TritonUnderTest], int | None]] = {
+    "answered": lambda server: ask(server).status_code - 200,
+    "invalid": lambda server: ask(server, max_tokens="x").status_code - 400,
+    "failed": lambda server: ask(server, temperature=-5.0).status_code - 400,
+    "several responses": lambda server: ask(server, stream=True, max_tokens=100).status_code - 400,
+    "left": _left,
+    "cut off": _cut_upload,
+}
+"""Ends of a request; each returns 0 or None."""
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_every_end_of_a_request_makes_room_for_another(
+    server: TritonUnderTest, end: Callable[[TritonUnderTest], int | None]
+) -> None:
     for _ in range(LIMIT + 1):
-        end(server)
+        assert not end(server)
         wait_until(lambda: server.counters.running == 0)
     lines: list[Iterator[str]] = []
     with ExitStack() as stack:

@@ -17,8 +17,6 @@ from tests.runner.triton_server.front.running import ASKED, QUESTION, inference
 pytestmark = pytest.mark.servers
 
 LONG = {"text_input": QUESTION, "max_tokens": 4000, "stream": True}
-MOST_GROWN_MIB = 64 + 8
-DEEP = b'{"text_input":' + b"[" * 40_000 + b"]" * 40_000 + b"}"
 
 
 def _leave_http(path: str, body: dict[str, Any]) -> Callable[[TritonUnderTest, Any], Callable[[], None]]:
@@ -88,8 +86,3 @@ def test_half_closed_and_slow_clients_are_served(triton: TritonUnderTest) -> Non
         connection.sendall(request(f"{ENSEMBLE}/generate", b"{}")[:-1])
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1 << 16) == b""
-
-
-def test_several_responses_to_generate_are_refused(triton: TritonUnderTest) -> None:
-    answer = triton.post(f"{ENSEMBLE}/generate", ASKED | {"stream": True, "max_tokens": 1000})
-    assert (answer.status_code, answer.json()["error"][:5]) == (400, "E1107")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from runner.engines.protocol.triton_front import ONLY_FRONT, STOPPED_CALL
 from tests.runner.servers import ENSEMBLE, HOST, SLOT, TritonUnderTest, wait_until
 from tests.runner.triton_server.front.running import ASKED, QUESTION, inference
 
@@ -112,34 +111,6 @@ def test_where_the_front_differs_on_purpose(
     assert (ours.status_code, its.status_code) == (status, its_status)
 
 
-# Types, parameters
-
-
-@pytest.mark.parametrize("datatype", ["INT32", "UINT32", "INT64", "UINT8"])
-def test_max_tokens_of_any_integer_type(triton: TritonUnderTest, stub: Any, datatype: str) -> None:
-    expected = triton.model.expected_text(QUESTION, 5)
-    answer = stub.ModelInfer(inference(datatype=datatype))
-    assert answer.raw_output_contents[0][4:].decode().endswith(expected)
-    tensor = {"name": "max_tokens", "datatype": datatype, "shape": [1, 1], "data": [5]}
-    text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": [QUESTION]}
-    shown = triton.post(f"{ENSEMBLE}/infer", {"inputs": [text, tensor]}).json()
-    assert shown["outputs"][0]["data"][0].endswith(expected)
-
-
-def test_a_client_can_not_stop_the_requests_of_others(triton: TritonUnderTest, stub: Any) -> None:
-    with httpx.stream("POST", f"{triton.url}{ENSEMBLE}/generate_stream", json=LONG, timeout=300) as stream:
-        lines = stream.iter_lines()
-        next(lines)
-        asked = inference()
-        asked.parameters[ONLY_FRONT].string_param = "mine"
-        asked.parameters[STOPPED_CALL].string_param = "0-0:1"
-        stub.ModelInfer(asked)
-        stopping = ASKED | {"parameters": {ONLY_FRONT: "mine"}}
-        assert triton.post(f"{ENSEMBLE}/generate", stopping).status_code == 200
-        for _ in range(100):
-            assert "error" not in next(lines)
-
-
 def test_a_stream_goes_on_after_a_request_that_is_refused(stub: Any) -> None:
     too_many = inference(max_tokens=1 << 40, datatype="INT64")
     answers = [*stub.ModelStreamInfer(iter([inference(), too_many, inference()]))]
@@ -190,14 +161,6 @@ def test_streams_with_requests_for_all_kinds_of_models_do_not_end_triton(
                 each.cancel()
     wait_until(lambda: triton.counters.is_settled)
     assert triton.service.stack.triton.pid == pid
-
-
-def test_readiness_and_management_by_grpc(stub: Any) -> None:
-    assert stub.ServerReady(pb.ServerReadyRequest()).ready
-    assert stub.ModelReady(pb.ModelReadyRequest(name="ensemble")).ready
-    with pytest.raises(grpc.RpcError, match="E1109") as raised:
-        stub.RepositoryIndex(pb.RepositoryIndexRequest())
-    assert raised.value.code() == grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]
 
 
 def test_statistics_are_those_of_the_metrics(triton: TritonUnderTest, stub: Any) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import queue
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import closing
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-import tritonclient.grpc as grpcclient
-from tritonclient.utils import np_to_triton_dtype
 
-from tests.runner.servers import ENSEMBLE, HOST, TritonUnderTest
+from tests.runner.grpc_stream import GrpcStream
+from tests.runner.servers import ENSEMBLE, TritonUnderTest
 
 pytestmark = pytest.mark.servers
 
@@ -62,13 +59,6 @@ def test_characters_of_several_tokens_are_never_torn(triton: TritonUnderTest, pr
     assert "\ufffd" not in text_of(stream)
 
 
-def test_a_character_that_the_length_cuts_is_shown_as_it_would_be_decoded_whole(
-    triton: TritonUnderTest,
-) -> None:
-    body = {"text_input": "👍", "max_tokens": 6, "stream": True}
-    assert text_of(triton.stream(f"{ENSEMBLE}/generate_stream", body)) == triton.model.expected_text("👍", 6)
-
-
 def test_streams_at_the_same_time_never_mix(triton: TritonUnderTest) -> None:
     def one(number: int) -> str:
         body = {"text_input": f"漢{number}字👍{number}.", "max_tokens": 70, "stream": True}
@@ -81,47 +71,17 @@ def test_streams_at_the_same_time_never_mix(triton: TritonUnderTest) -> None:
 
 def test_the_streaming_grpc_client_of_others_documents_is_served(triton: TritonUnderTest) -> None:
     """Its tensors as that client makes them: [[...]]-shaped, max_tokens unsigned, blank words."""
-    text = np.array([[QUESTION]]).astype(object)
-    inputs = [
-        prepare("text_input", text),
-        prepare("max_tokens", np.ones_like([[QUESTION]]).astype(np.uint32) * 30),
-        prepare("bad_words", np.array([[""]], dtype=object)),
-        prepare("stop_words", np.array([[""]], dtype=object)),
-    ]
-    client = grpcclient.InferenceServerClient(url=f"{HOST}:{triton.grpc_port}")
-    completed: queue.Queue[Any] = queue.Queue()
-    client.start_stream(callback=partial(receive, completed))
-    client.async_stream_infer("ensemble", inputs)
-    client.stop_stream()
-    client.close()
-    outputs = [completed.get_nowait() for _ in range(completed.qsize())]
-    assert b"".join(output[0] for output in outputs).decode() == triton.model.expected_text(QUESTION, 30)
-
-
-def prepare(name: str, array: npt.NDArray[Any]) -> grpcclient.InferInput:
-    tensor = grpcclient.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
-    tensor.set_data_from_numpy(array)
-    return tensor
-
-
-def receive(completed: queue.Queue[Any], result: Any, error: Any) -> None:
-    completed.put(error or result.as_numpy("text_output"))
-
-
-def test_several_texts_in_one_request_are_all_answered(triton: TritonUnderTest) -> None:
-    prompts = ["What is", "Cow + Fire", "日本"]
-    stream: queue.Queue[Any] = queue.Queue()
-    client = grpcclient.InferenceServerClient(url=f"{HOST}:{triton.grpc_port}")
-    client.start_stream(callback=partial(receive, stream))
-    texts = np.array([[prompt] for prompt in prompts], dtype=object)
-    counts = np.array([[12]] * 3, np.uint32)
-    client.async_stream_infer("ensemble", [prepare("text_input", texts), prepare("max_tokens", counts)])
-    client.stop_stream()
-    client.close()
-    answers = [stream.get_nowait() for _ in range(stream.qsize())]
-    assert {bytes(answer[0]).decode() for answer in answers} == {
-        triton.model.expected_text(prompt, 12) for prompt in prompts
-    }
+    blank = np.array([[""]], object)
+    with closing(GrpcStream(triton.grpc_port)) as stream:
+        stream.send(
+            "ensemble",
+            text_input=np.array([[QUESTION]], object),
+            max_tokens=np.array([[30]], np.uint32),
+            bad_words=blank,
+            stop_words=blank,
+        )
+        text = b"".join(outputs["text_output"][0] for outputs in stream.receive_all()).decode()
+    assert text == triton.model.expected_text(QUESTION, 30)
 
 
 @pytest.mark.parametrize(

@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import closing
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-import tritonclient.grpc as grpcclient
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
 
-from tests.runner.servers import HOST, TritonUnderTest
+from tests.runner.grpc_stream import Array, Unary
+from tests.runner.servers import TritonUnderTest
 
 pytestmark = pytest.mark.servers
 
 
-class Asker:
-    """Asks a Triton model over gRPC."""
-
-    def __init__(self, port: int) -> None:
-        self._client = grpcclient.InferenceServerClient(url=f"{HOST}:{port}")
-
-    def __call__(self, model: str, output: str, **tensors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        inputs = []
-        for name, array in tensors.items():
-            tensor = grpcclient.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
-            tensor.set_data_from_numpy(array)
-            inputs.append(tensor)
-        asked_for = [grpcclient.InferRequestedOutput(output)]
-        result: npt.NDArray[Any] = self._client.infer(model, inputs, outputs=asked_for).as_numpy(output)
-        return result
-
-    def close(self) -> None:
-        self._client.close()
+Asker = Callable[..., Array]
 
 
 @pytest.fixture
 def ask(triton: TritonUnderTest) -> Iterator[Asker]:
-    asker = Asker(triton.grpc_port)
-    yield asker
-    asker.close()
+    """Provide a function that asks a model for one output. It sends what preprocessing needs at least."""
+    with closing(Unary(triton.grpc_port)) as infer:
+
+        def ask(model: str, output: str, **tensors: Array) -> Array:
+            if model == "preprocessing":
+                rows = len(next(iter(tensors.values()), texts(["a"])))
+                tensors.setdefault("QUERY", texts(*[["a"]] * rows))
+                tensors.setdefault("REQUEST_OUTPUT_LEN", lengths(*[1] * rows))
+            result: Array = infer(model, [output], **tensors).as_numpy(output)
+            return result
+
+        yield ask
 
 
-def texts(*rows: list[str | bytes]) -> npt.NDArray[Any]:
+def texts(*rows: list[str | bytes]) -> Array:
     return np.array(rows, dtype=object)
 
 
-def lengths(*values: int) -> npt.NDArray[Any]:
+def lengths(*values: int) -> Array:
     return np.array([[value] for value in values], np.uint32)
 
 
 def test_texts_become_rows_padded_to_the_longest(ask: Asker, triton: TritonUnderTest) -> None:
-    ids = ask(
-        "preprocessing", "INPUT_ID", QUERY=texts(["What is"], ["日本"]), REQUEST_OUTPUT_LEN=lengths(1, 1)
-    )
+    ids = ask("preprocessing", "INPUT_ID", QUERY=texts(["What is"], ["日本"]))
     expected = [triton.model.ids("What is"), triton.model.ids("日本")]
     width = max(map(len, expected))
     pad = triton.service.model.pad_id
@@ -63,9 +52,7 @@ def test_texts_become_rows_padded_to_the_longest(ask: Asker, triton: TritonUnder
 
 
 def test_an_unsigned_length_beyond_the_signed_ones_stays_huge(ask: Asker) -> None:
-    cut = ask(
-        "preprocessing", "REQUEST_OUTPUT_LEN", QUERY=texts(["a"]), REQUEST_OUTPUT_LEN=lengths(2**32 - 1)
-    )
+    cut = ask("preprocessing", "REQUEST_OUTPUT_LEN", REQUEST_OUTPUT_LEN=lengths(2**32 - 1))
     assert cut.tolist() == [[2**31 - 1]]
 
 
@@ -73,8 +60,6 @@ def test_words_become_flattened_ids_and_cumulative_ends(ask: Asker, triton: Trit
     words = ["Fire", "日", ""]
     table = ask(
         *("preprocessing", "STOP_WORDS_IDS"),
-        QUERY=texts(["a"]),
-        REQUEST_OUTPUT_LEN=lengths(1),
         STOP_WORDS_DICT=texts([*words]),
     )
     spellings = [triton.model.ids(text) for text in ("Fire", " Fire", "日", " 日")]
@@ -86,7 +71,7 @@ def test_words_become_flattened_ids_and_cumulative_ends(ask: Asker, triton: Trit
 
 
 def test_no_words_are_an_empty_table(ask: Asker) -> None:
-    table = ask("preprocessing", "BAD_WORDS_IDS", QUERY=texts(["a"]), REQUEST_OUTPUT_LEN=lengths(1))
+    table = ask("preprocessing", "BAD_WORDS_IDS")
     assert table.shape == (1, 2, 0)
 
 
@@ -98,8 +83,6 @@ def test_biased_words_become_a_number_for_each_token(
     weights = {"EMBEDDING_BIAS_WEIGHTS": np.array([[1.5, -2]], np.float32)} if is_given else {}
     bias = ask(
         *("preprocessing", "EMBEDDING_BIAS"),
-        QUERY=texts(["a"]),
-        REQUEST_OUTPUT_LEN=lengths(1),
         **(given | weights),
     )
     expected = [0.0] * (triton.model.tokenizer.get_vocab_size() if is_given else 0)
@@ -120,19 +103,17 @@ def test_biased_words_become_a_number_for_each_token(
     ],
 )
 def test_an_input_that_no_engine_takes_is_e1104_unless_it_says_nothing(
-    ask: Asker, name: str, value: npt.NDArray[Any]
+    ask: Asker, name: str, value: Array
 ) -> None:
-    given = {"QUERY": texts(["a"]), "REQUEST_OUTPUT_LEN": lengths(1)}
     with pytest.raises(InferenceServerException, match=rf"E1104 .* \({name}\)='<.*paced"):
-        ask("preprocessing", "INPUT_ID", **given, **{name: value})
+        ask("preprocessing", "INPUT_ID", **{name: value})
     nothing = np.zeros_like(value) if value.dtype != object else texts([""])
-    assert ask("preprocessing", "INPUT_ID", **given, **{name: nothing}).size
+    assert ask("preprocessing", "INPUT_ID", **{name: nothing}).size
 
 
 def test_biased_words_without_weights_are_e1103(ask: Asker) -> None:
-    given = {"QUERY": texts(["a"]), "REQUEST_OUTPUT_LEN": lengths(1)}
     with pytest.raises(InferenceServerException, match="E1103 InvalidTensor: embedding_bias_words"):
-        ask("preprocessing", "INPUT_ID", **given, EMBEDDING_BIAS_WORDS=texts(["Fire"]))
+        ask("preprocessing", "INPUT_ID", EMBEDDING_BIAS_WORDS=texts(["Fire"]))
 
 
 def test_a_text_of_too_many_bytes_is_e1002_and_a_long_one_has_the_tokens_of_the_whole(
@@ -140,10 +121,10 @@ def test_a_text_of_too_many_bytes_is_e1002_and_a_long_one_has_the_tokens_of_the_
 ) -> None:
     most = triton.service.model.max_prompt_bytes
     text = "Earth and water. " * 300
-    ids = ask("preprocessing", "INPUT_ID", QUERY=texts([text]), REQUEST_OUTPUT_LEN=lengths(1))
+    ids = ask("preprocessing", "INPUT_ID", QUERY=texts([text]))
     assert ids[0].tolist() == triton.service.model.tokenizer.encode(text).ids
     with pytest.raises(InferenceServerException, match=rf"E1002 .*\({most + 1} bytes\).*MAX_PROMPT_BYTES"):
-        ask("preprocessing", "INPUT_ID", QUERY=texts(["a" * (most + 1)]), REQUEST_OUTPUT_LEN=lengths(1))
+        ask("preprocessing", "INPUT_ID", QUERY=texts(["a" * (most + 1)]))
 
 
 def test_short_texts_do_not_wait_for_long_ones(ask: Asker, triton: TritonUnderTest) -> None:
@@ -153,7 +134,7 @@ def test_short_texts_do_not_wait_for_long_ones(ask: Asker, triton: TritonUnderTe
 
     def send() -> None:
         try:
-            ask("preprocessing", "INPUT_ID", QUERY=long, REQUEST_OUTPUT_LEN=lengths(1))
+            ask("preprocessing", "INPUT_ID", QUERY=long)
         except InferenceServerException as exc:
             errors.append(str(exc))
 
@@ -161,7 +142,7 @@ def test_short_texts_do_not_wait_for_long_ones(ask: Asker, triton: TritonUnderTe
     with ThreadPoolExecutor(32) as pool:
         sent = [pool.submit(send) for _ in range(32)]
         while not all(each.done() for each in sent):
-            ask("preprocessing", "INPUT_ID", QUERY=texts(["short"]), REQUEST_OUTPUT_LEN=lengths(1))
+            ask("preprocessing", "INPUT_ID", QUERY=texts(["short"]))
             num_short += 1
     assert num_short >= 5
     assert all("E1002" in each for each in errors)
@@ -177,15 +158,10 @@ def test_short_texts_do_not_wait_for_long_ones(ask: Asker, triton: TritonUnderTe
     ids=["many", "long", "in rows"],
 )
 @pytest.mark.parametrize("name", ["stop_words", "bad_words", "embedding_bias_words"])
-def test_words_beyond_their_limits_are_e1103(
-    ask: Asker, words: npt.NDArray[Any], expected: str, name: str
-) -> None:
-    rows = len(words)
-    given = {"QUERY": texts(*[["a"]] * rows), "REQUEST_OUTPUT_LEN": lengths(*[1] * rows)}
+def test_words_beyond_their_limits_are_e1103(ask: Asker, words: Array, expected: str, name: str) -> None:
+    given = {f"{name.upper()}_DICT": words}
     if name == "embedding_bias_words":
-        given |= {"EMBEDDING_BIAS_WORDS": words, "EMBEDDING_BIAS_WEIGHTS": np.ones(words.shape, np.float32)}
-    else:
-        given[f"{name.upper()}_DICT"] = words
+        given = {"EMBEDDING_BIAS_WORDS": words, "EMBEDDING_BIAS_WEIGHTS": np.ones(words.shape, np.float32)}
     with pytest.raises(InferenceServerException, match=f"E1103 InvalidTensor: {name} must be {expected}"):
         ask("preprocessing", "INPUT_ID", **given)
 
@@ -193,16 +169,15 @@ def test_words_beyond_their_limits_are_e1103(
 def test_what_nvidias_preprocessing_gives_to_an_encoders_decoder_is_one_token_of_padding(
     ask: Asker, triton: TritonUnderTest
 ) -> None:
-    given = {"QUERY": texts(["a"], ["b"]), "REQUEST_OUTPUT_LEN": lengths(1, 1)}
-    ids = ask("preprocessing", "DECODER_INPUT_ID", **given)
-    counts = ask("preprocessing", "REQUEST_DECODER_INPUT_LEN", **given)
+    ids = ask("preprocessing", "DECODER_INPUT_ID", QUERY=texts(["a"], ["b"]))
+    counts = ask("preprocessing", "REQUEST_DECODER_INPUT_LEN", QUERY=texts(["a"], ["b"]))
     assert ids.tolist() == [[triton.service.model.pad_id]] * 2
     assert counts.tolist() == [[1]] * 2
 
 
 def test_a_text_that_is_not_utf_8_is_e1103(ask: Asker) -> None:
     with pytest.raises(InferenceServerException, match="E1103 InvalidTensor: text_input"):
-        ask("preprocessing", "INPUT_ID", QUERY=texts([b"\xff\xfe"]), REQUEST_OUTPUT_LEN=lengths(1))
+        ask("preprocessing", "INPUT_ID", QUERY=texts([b"\xff\xfe"]))
 
 
 def test_token_ids_become_texts_row_by_row(ask: Asker, triton: TritonUnderTest) -> None:
