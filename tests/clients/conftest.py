@@ -108,13 +108,6 @@ class Runner(Server):
                 return float(line.rpartition(" ")[2])
         return 0.0
 
-    def is_ready(self) -> bool:
-        try:
-            self.get(f"{self.openai_url}/ready")
-        except urllib.error.HTTPError:
-            return False
-        return True
-
     def model(self) -> str:
         name: str = json.loads(self.get(f"{self.openai_url}/v1/models"))["data"][0]["id"]
         return name
@@ -124,21 +117,6 @@ class Runner(Server):
         with urllib.request.urlopen(url, timeout=300) as answer:
             text: str = answer.read().decode()
         return text
-
-    def kill_engine(self) -> None:
-        """Kill the engine as the kernel does when memory is out."""
-        for pid in descendants(self._process.pid):
-            if b"runner.engines.server.main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-                return
-        raise AssertionError("no engine server runs")
-
-
-def descendants(pid: int) -> Iterator[int]:
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, children.read_text().split()):
-            yield child
-            yield from descendants(child)
 
 
 def free_ports(count: int) -> list[int]:
