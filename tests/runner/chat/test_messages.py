@@ -100,17 +100,24 @@ def test_a_developer_is_the_system_to_a_template_that_knows_none() -> None:
     assert message["role"] == "developer"
 
 
-@pytest.mark.parametrize("fields", [{}, {"content": None}, {"content": []}, {"refusal": None}])
-def test_an_answer_may_be_nothing(fields: dict[str, Any]) -> None:
-    assert assistant(**fields) == {"role": "assistant", "content": ""}
-    assert assistant(**fields, reasoning="A city.")["content"] == ""
-    assert "content" not in assistant(**fields, tool_calls=[CALL])
+ONE, TWO = ({"type": "text", "text": text} for text in ("one", "two"))
 
 
-def test_a_refusal_is_what_the_assistant_said() -> None:
-    expected = {"role": "assistant", "content": "No."}
-    assert assistant(content=None, refusal="No.") == expected
-    assert assistant(content=[{"type": "refusal", "refusal": "No."}]) == expected
+@pytest.mark.parametrize(
+    ("fields", "content"),
+    [
+        *(({}, ""), ({"content": None}, ""), ({"content": []}, ""), ({"refusal": None}, "")),
+        ({"content": [ONE, TWO]}, "one\ntwo"),
+        ({"content": None, "refusal": "No."}, "No."),
+        ({"content": [{"type": "refusal", "refusal": "No."}]}, "No."),
+        *(({"content": "Paris.", "tool_calls": []}, "Paris."), ({"tool_calls": []}, "")),
+    ],
+)
+def test_what_an_assistant_said_is_a_text_and_may_be_nothing(fields: dict[str, Any], content: str) -> None:
+    assert assistant(**fields) == {"role": "assistant", "content": content}
+    assert assistant(**fields, reasoning="A city.")["content"] == content
+    if not content:
+        assert "content" not in assistant(**fields | {"tool_calls": [CALL]})
 
 
 @pytest.mark.parametrize(
@@ -127,11 +134,6 @@ def test_arguments_are_an_object_or_the_text_that_the_model_wrote(given: object,
     assert assistant(tool_calls=[call])["tool_calls"][0]["function"]["arguments"] == read
 
 
-def test_an_empty_list_of_calls_is_none() -> None:
-    assert assistant(content="Paris.", tool_calls=[]) == {"role": "assistant", "content": "Paris."}
-    assert assistant(tool_calls=[]) == {"role": "assistant", "content": ""}
-
-
 @pytest.mark.parametrize(
     ("fields", "place"),
     [
@@ -140,6 +142,7 @@ def test_an_empty_list_of_calls_is_none() -> None:
         ({"tool_calls": [{}]}, r"tool_calls\[0\]"),
         ({"tool_calls": [{"function": {"arguments": "{}"}}]}, r"tool_calls\[0\].function.name"),
         ({"content": [{"type": "text"}]}, r"content\[0\].text"),
+        ({"content": [ONE, {"type": "image_url", "image_url": {"url": "x"}}]}, r"content\[1\]"),
     ],
 )
 def test_what_is_wrong_is_named(fields: dict[str, Any], place: str) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from errors.coded_error import CodedError
-from errors.requests import InvalidInput
 from runner.chat import renderer
-from runner.chat.messages import checked_messages, with_system_prompt
+from runner.chat.messages import with_system_prompt
 from runner.chat.template import ChatTemplate, load_chat_template
 
 ASKED = [{"role": "user", "content": "Hello"}]
@@ -26,10 +25,6 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def template(source: str, **special_tokens: str) -> ChatTemplate:
     return ChatTemplate({"default": source}, special_tokens)
-
-
-def no_role(role: str) -> bool:
-    return False
 
 
 def code_of(raised: pytest.ExceptionInfo[CodedError]) -> str:
@@ -142,14 +137,6 @@ def test_the_template_gets_tools_documents_and_its_own_arguments() -> None:
     given: dict[str, Any] = {"tools": [{"a": "é<"}], "documents": [{"title": "T"}]}
     text = template(source).render(ASKED, arguments={"thinking": False}, **given)
     assert text == 'Hello[{"a": "é<"}]TFalseTrue'
-
-
-def test_content_is_a_text_or_parts_of_text() -> None:
-    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    assert checked_messages([{"role": "user", "content": parts}], no_role)[0]["content"] == "one\ntwo"
-    image = {"type": "image_url", "image_url": {"url": "x"}}
-    with pytest.raises(InvalidInput, match=r"messages\[0\]\.content\[1\] must be .*'image_url'"):
-        checked_messages([{"role": "user", "content": [parts[0], image]}], no_role)
 
 
 def test_ids_of_calls_are_short_where_the_template_requires_it() -> None:

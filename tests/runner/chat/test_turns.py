@@ -78,25 +78,30 @@ def test_each_text_is_in_the_prompt_or_the_chat_is_refused(name: str) -> None:
         assert [each for each in texts if each not in prompt] == [], shape
 
 
-def test_what_the_template_takes_is_given_as_it_is() -> None:
-    program = program_of(FOUR_ROLES)
-    assert rendered(program, shaped("ssuua")).count("[") == 5
-    late = rendered(program, shaped("uasu"))
-    assert [late.index(f"number {number:02}") for number in range(4)] == sorted(
-        late.index(f"number {number:02}") for number in range(4)
-    )
+DEVELOPER = "{{ '<dev>' if messages[0].role == 'developer' else '' }}" + ANY_ROLE
+CALL = '{{"name": "look", "arguments": {{"city": "This was called as number 01."}}}}'
+PROMPTS = {
+    "several of a role, if it takes them": (FOUR_ROLES, "ssuu", "", "[system]{}[system]{}[user]{}[user]{}"),
+    "a late system, if it takes it": (FOUR_ROLES, "uasu", "", "[user]{}[assistant]{}[system]{}[user]{}"),
+    "one of each role otherwise": (STRICT, "ssuu", "", "[system]{}\n\n{}[user]{}\n\n{}"),
+    "the system first otherwise": (STRICT, "uadu", "", "[system]{2}[user]{0}[assistant]{1}[user]{3}"),
+    "a system at the end as the user": (STRICT, "uas", "", "[user]{}[assistant]{}[user]{}"),
+    "a user after a result": (STRICT, "uctu", "", "[user]{0}[assistant]<call>city={4}[result]{2}\n\n{3}"),
+    "the system in the user's turn": (NO_SYSTEM, "ua", "Be brief.", "[user]Be brief.\n\n{}[assistant]{}"),
+    "a developer before our system": (FOUR_ROLES, "du", "Be brief.", "[system]{}[user]{}"),
+    "a developer as the system": (ANY_ROLE, "du", "", "[system]{}[user]{}"),
+    "a developer, if it has the role": (DEVELOPER, "du", "", "<dev>[developer]{}[user]{}"),
+    "calls as text": (ANY_ROLE, "uct", "", f"[user]{{0}}[assistant]{CALL}[tool]{{2}}"),
+}
+"""A template, a chat, the server's system prompt, and the prompt with the chat's texts by their numbers."""
 
 
-def test_a_strict_template_gets_the_turns_that_it_takes() -> None:
-    program = program_of(STRICT)
-    text = [f"This was said as number {number:02}." for number in range(6)]
-    assert rendered(program, shaped("ssuu")) == f"[system]{text[0]}\n\n{text[1]}[user]{text[2]}\n\n{text[3]}"
-    assert (
-        rendered(program, shaped("uadu"))
-        == f"[system]{text[2]}[user]{text[0]}[assistant]{text[1]}[user]{text[3]}"
-    )
-    assert rendered(program, shaped("uas")) == f"[user]{text[0]}[assistant]{text[1]}[user]{text[2]}"
-    assert rendered(program, shaped("uctu")).endswith(f"[result]{text[2]}\n\n{text[3]}")
+@pytest.mark.parametrize("name", PROMPTS)
+def test_a_chat_is_given_in_turns_that_the_template_takes(name: str) -> None:
+    source, shape, system_prompt, prompt = PROMPTS[name]
+    texts = [f"This was said as number {number:02}." for number in range(4)]
+    rendered_prompt = rendered(program_of(source), shaped(shape), system_prompt=system_prompt)
+    assert rendered_prompt == prompt.format(*texts, "This was called as number 01.")
 
 
 def test_a_long_chat_is_arranged_as_its_beginning_is() -> None:
@@ -111,28 +116,6 @@ def test_each_result_follows_its_call_where_a_turn_has_one_call() -> None:
         'This was said as number 02.<call>{"city": "This was asked as number 01."}',
         "This was said as number 03.",
     ]
-
-
-def test_a_template_without_system_gets_it_in_the_users_turn() -> None:
-    prompt = rendered(program_of(NO_SYSTEM), shaped("uau"), system_prompt="Be brief.")
-    assert prompt.startswith("[user]Be brief.\n\nThis was said as number 00.[assistant]")
-
-
-def test_the_servers_system_prompt_gives_way_to_a_developers() -> None:
-    prompt = rendered(program_of(FOUR_ROLES), shaped("du"), system_prompt="Be brief.")
-    assert prompt == "[system]This was said as number 00.[user]This was said as number 01."
-
-
-def test_a_developer_stays_one_where_the_template_has_the_role() -> None:
-    knowing = "{{ '<dev>' if messages[0].role == 'developer' else '' }}" + ANY_ROLE
-    assert rendered(program_of(knowing), shaped("du")).startswith("<dev>[developer]")
-    assert rendered(program_of(ANY_ROLE), shaped("du")).startswith("[system]")
-
-
-def test_calls_are_text_for_a_template_that_writes_none() -> None:
-    prompt = rendered(program_of(ANY_ROLE), shaped("uct"))
-    call = '{"name": "look", "arguments": {"city": "This was called as number 01."}}'
-    assert prompt == f"[user]This was said as number 00.[assistant]{call}[tool]This was said as number 02."
 
 
 @pytest.mark.parametrize(

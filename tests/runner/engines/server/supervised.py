@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Output, Sampling, Submit
@@ -20,33 +19,22 @@ LONG = Submit(0, [5], 90_000)
 WAIT_S = 240.0
 
 
-@dataclass(frozen=True)
-class EngineCommand:
-    """How to start the engine server."""
-
-    python: str
-    engine_kind: str
-    engine_dir: Path
-    arrival: Path
-    options: dict[str, str] = field(default_factory=dict)
-    start_timeout_s: float = 1800.0
-
-
 class Supervised:
     """An engine server that runs, with its client and its failures."""
 
-    def __init__(self, command: EngineCommand, client: EngineClient) -> None:
+    def __init__(
+        self, start: EngineStart, client: EngineClient, python: str, start_timeout_s: float = 1800.0
+    ) -> None:
         self.client = client
         self.failures: list[ProcessFailure] = []
-        path = command.arrival.parent / "socket"
         self.server = EngineServer(
-            command.python,
-            EngineStart(command.engine_kind, command.engine_dir, command.options, command.arrival),
-            path,
+            python,
+            start,
+            start.arrival.parent / "socket",
             client,
             lambda line: None,
             self._fail,
-            start_timeout_s=command.start_timeout_s,
+            start_timeout_s=start_timeout_s,
         )
 
     def _fail(self, failure: ProcessFailure) -> bool:
@@ -63,9 +51,11 @@ class Supervised:
 
 
 @asynccontextmanager
-async def supervised(command: EngineCommand) -> AsyncIterator[Supervised]:
-    async with EngineClient(command.arrival.parent / "socket", WAIT_S, "paced") as client:
-        supervised = Supervised(command, client)
+async def supervised(
+    start: EngineStart, python: str = sys.executable, **more: float
+) -> AsyncIterator[Supervised]:
+    async with EngineClient(start.arrival.parent / "socket", WAIT_S, "paced") as client:
+        supervised = Supervised(start, client, python, **more)
         try:
             supervised.server.begin()
             await supervised.server.wait_ready()

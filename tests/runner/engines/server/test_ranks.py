@@ -18,9 +18,10 @@ from errors.engines import EngineCrashed, EngineStartFailed, RankEnded
 from errors.settings import MissingRequirement
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.messages import Sampling, Submit
+from runner.engines.server.start import EngineStart
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
-from tests.runner.engines.server.supervised import WAIT_S, EngineCommand, exhaust, supervised
+from tests.runner.engines.server.supervised import WAIT_S, exhaust, supervised
 from tests.runner.servers import command_of, is_running, wait_until
 from tests.runner.tensorrt_llm_engine import write_engine, write_engine_python
 
@@ -114,7 +115,7 @@ async def test_where_a_rank_is_stopped_all_end_the_request_fails_and_others_star
     directory = write_engine(tmp_path / "model", vocab_size=320, world_size=2)
     announce(tmp_path / "arrival", Arrived((0,), 0))
     python = str(write_engine_python(tmp_path))
-    async with supervised(EngineCommand(python, "tensorrt_llm", directory, tmp_path / "arrival")) as it:
+    async with supervised(EngineStart("tensorrt_llm", directory, {}, tmp_path / "arrival"), python) as it:
         server = it.server.pid
         assert server is not None
         pids = pids_of(directory) | {"engine server": server}

@@ -6,10 +6,10 @@ import asyncio
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from engine.kinds import KINDS, Kind, find_kind
 from engine.machine.processes import descendants
@@ -17,13 +17,13 @@ from errors.engines import EngineCrashed, EngineStartFailed
 from errors.settings import InvalidSetting
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
+from runner.engines.server.start import EngineStart
 from runner.engines.server.supervisor import engine_environment
 from tests.runner.engines.listening import make_paced_directory
 from tests.runner.engines.server.brittle import with_kinds
 from tests.runner.engines.server.supervised import (
     LONG,
     WAIT_S,
-    EngineCommand,
     Supervised,
     exhaust,
     next_look,
@@ -35,13 +35,13 @@ pytestmark = pytest.mark.servers
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> EngineCommand:
+def command(tmp_path: Path) -> EngineStart:
     directory = make_paced_directory(tmp_path / "model", 1000)
     announce(tmp_path / "arrival", Arrived((0,), 0))
-    return EngineCommand(sys.executable, "paced", directory, tmp_path / "arrival")
+    return EngineStart("paced", directory, {}, tmp_path / "arrival")
 
 
-async def test_a_killed_engine_server_is_started_again_and_serves(command: EngineCommand) -> None:
+async def test_a_killed_engine_server_is_started_again_and_serves(command: EngineStart) -> None:
     async with supervised(command) as it:
         for number in range(1, 4):
             pid = it.server.pid
@@ -62,7 +62,7 @@ async def test_a_killed_engine_server_is_started_again_and_serves(command: Engin
 
 @pytest.mark.parametrize("victim", ["server", "child"])
 async def test_a_stopped_process_of_an_engine_in_a_child_is_noticed(
-    tmp_path: Path, command: EngineCommand, monkeypatch: pytest.MonkeyPatch, victim: str
+    tmp_path: Path, command: EngineStart, monkeypatch: pytest.MonkeyPatch, victim: str
 ) -> None:
     path = with_kinds(tmp_path)["PYTHONPATH"]
     python = tmp_path / "python"
@@ -70,7 +70,7 @@ async def test_a_stopped_process_of_an_engine_in_a_child_is_noticed(
     python.chmod(0o755)
     kind = Kind("paced_child", find_kind("paced").adapter, runs_in_child=True)
     monkeypatch.setitem(KINDS, kind.name, kind)
-    async with supervised(replace(command, python=str(python), engine_kind=kind.name)) as it:
+    async with supervised(replace(command, engine_kind=kind.name), str(python)) as it:
         server = it.server.pid
         assert server is not None
         (child,) = descendants(server)
@@ -82,7 +82,7 @@ async def test_a_stopped_process_of_an_engine_in_a_child_is_noticed(
         assert await it.answer() == [5, 6] * 10
 
 
-async def test_a_server_that_can_not_be_started_again_is_tried_until_it_can(command: EngineCommand) -> None:
+async def test_a_server_that_can_not_be_started_again_is_tried_until_it_can(command: EngineStart) -> None:
     config = command.engine_dir / "paced.json"
     async with supervised(command) as it:
         pid = it.server.pid
@@ -99,14 +99,10 @@ async def test_a_server_that_can_not_be_started_again_is_tried_until_it_can(comm
         assert await it.answer() == [5, 6] * 10
 
 
-async def start(command: EngineCommand) -> None:
-    async with supervised(command) as it:
-        assert it.client.is_ready
-
-
-def test_why_an_engine_does_not_load_keeps_its_code(command: EngineCommand) -> None:
+async def test_why_an_engine_does_not_load_keeps_its_code(command: EngineStart) -> None:
     with pytest.raises(InvalidSetting, match="tokens_per_second"):
-        asyncio.run(start(replace(command, options={"tokens_per_second": "fast"})))
+        async with supervised(replace(command, options={"tokens_per_second": "fast"})):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -119,8 +115,8 @@ def test_why_an_engine_does_not_load_keeps_its_code(command: EngineCommand) -> N
         ("exec sleep 600", "not within"),
     ],
 )
-def test_a_python_that_is_none_is_e2108(
-    tmp_path: Path, command: EngineCommand, script: str | None, says: str
+async def test_a_python_that_is_none_is_e2108(
+    tmp_path: Path, command: EngineStart, script: str | None, says: str
 ) -> None:
     python = tmp_path / "python"
     if script is not None:
@@ -128,14 +124,14 @@ def test_a_python_that_is_none_is_e2108(
         python.chmod(0o755)
     timeout_s = 0.5 if says == "not within" else WAIT_S
     with pytest.raises(EngineStartFailed, match=says):
-        asyncio.run(start(replace(command, python=str(python), start_timeout_s=timeout_s)))
+        async with supervised(command, str(python), start_timeout_s=timeout_s):
+            pass
 
 
-async def test_an_engine_that_arrives_late_does_not_use_up_the_time_to_start(command: EngineCommand) -> None:
+async def test_an_engine_that_arrives_late_does_not_use_up_the_time_to_start(command: EngineStart) -> None:
     command.arrival.unlink()
     async with EngineClient(command.arrival.parent / "socket", WAIT_S, "paced") as client:
-        it = Supervised(replace(command, start_timeout_s=30), client)
-        it.server._start_timeout_s = 0.5  # Less than the engine takes to arrive.
+        it = Supervised(command, client, sys.executable, 0.5)  # Less than the engine takes to arrive.
         it.server.begin()
         try:
             await asyncio.sleep(1.5)
@@ -150,7 +146,7 @@ async def test_an_engine_that_arrives_late_does_not_use_up_the_time_to_start(com
 
 
 def test_the_engine_has_the_runners_libraries_and_not_its_python(
-    command: EngineCommand, monkeypatch: pytest.MonkeyPatch
+    command: EngineStart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/of/the/runner")
     monkeypatch.setenv("PYTHONHOME", "/of/the/runner")
@@ -162,7 +158,7 @@ def test_the_engine_has_the_runners_libraries_and_not_its_python(
 
 @pytest.mark.parametrize(("set_to", "threads"), [(None, "1"), ("4", "4")])
 def test_vllm_has_one_thread_beside_its_gpu_unless_told_otherwise(
-    command: EngineCommand, monkeypatch: pytest.MonkeyPatch, set_to: str | None, threads: str
+    command: EngineStart, monkeypatch: pytest.MonkeyPatch, set_to: str | None, threads: str
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if set_to:
