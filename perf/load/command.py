@@ -8,23 +8,31 @@
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
+from engine.machine.description import machine
+from engine.machine.gpu import visible_gpus
 from errors.requests import InvalidInput
 from perf.load.choose_target import choose_target
 from perf.load.clients import run
 from perf.load.html_report import html_report
-from perf.load.options import MOCK, add_options, check
+from perf.load.http import HttpClient, Request, RequestFailed
+from perf.load.options import COG, MOCK, OPENAI, TRITON, add_options, check
 from perf.load.plan import Plan
 from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
-from perf.load.surroundings import surroundings
 from perf.load.targets.target import Workload
 from perf.load.text_report import records_csv, summary_json, text_report
 from perf.options import Options
+
+_VERSION_TIMEOUT_S = 10.0
+_VERSION_PATHS = {COG: "/health-check", MOCK: "/health-check", TRITON: "/v2", OPENAI: "/version"}
+"""Paths at which a server may tell its version: Cog, Triton, vLLM."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,3 +95,29 @@ def configuration(options: argparse.Namespace, workload: Workload, url: str) -> 
     else:
         lines["Input tokens"] = str(workload.input_tokens)
     return lines | {"Target": f"{options.target} at {url}"}
+
+
+async def surroundings(target: str, url: str) -> dict[str, str]:
+    """Describe when and where figures are taken, and the server of ``target``, if it tells its version."""
+    gpus = [gpu.name or f"GPU of SM {gpu.sm}" for gpu in visible_gpus()]
+    lines = {
+        "Date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "Load generator": ", ".join([machine(), *gpus]),
+    }
+    path = _VERSION_PATHS.get(target)
+    versions = "" if path is None else await _versions(f"{url}{path}")
+    return lines | ({"Server": versions} if versions else {})
+
+
+async def _versions(url: str) -> str:
+    http = HttpClient(_VERSION_TIMEOUT_S)
+    try:
+        document = json.loads((await http.send(Request("GET", url, {}))).body)
+        version = document["version"]
+    except (RequestFailed, ValueError, KeyError, TypeError):
+        return ""
+    finally:
+        http.close()
+    if isinstance(version, dict):
+        return ", ".join(f"{name} {each}" for name, each in version.items() if each)
+    return f"{document.get('name', 'version')} {version}"

@@ -11,10 +11,10 @@ from html.parser import HTMLParser
 import pytest
 
 from perf.load.clients import Run
+from perf.load.command import surroundings
 from perf.load.html_report import html_report, svg, thinned, token_rate
 from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
-from perf.load.surroundings import surroundings
 from perf.load.text_report import records_csv, text_report
 from tests.perf.load.records import record
 from tests.perf.load.scripted_server import ScriptedServer, json_answer
