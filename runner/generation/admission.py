@@ -16,12 +16,12 @@ from typing import Protocol
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, RankEnded
 from errors.external_triton import ExternalTritonUnavailable
+from errors.requests import QueueDeadlinePassed
 from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.protocol.messages import Output, Submit
 from runner.engines.protocol.outlet import Outlet, Outputs
 from runner.generation.generation import TokenSource
-from runner.generation.queue_deadline import begun_within
-from runner.supervision.child import Log
+from runner.supervision.child import Log, within
 
 _RETRY_WAIT_S = 10.0
 """Longest time that a request without a token waits for the engine to be back."""
@@ -120,3 +120,17 @@ class Admission:
         while self.num_running and time.monotonic() < deadline_s:  # noqa: ASYNC110 - polled at the end alone
             await asyncio.sleep(_DRAIN_POLL_S)
         return not self.num_running
+
+
+async def begun_within(outputs: Outputs, max_queue_ms: int) -> AsyncGenerator[Output, None]:
+    """Yield the outputs. If the first is late, free the request and raise E1012."""
+    async with aclosing(outputs):
+        try:
+            first = await within(anext(outputs), max_queue_ms / 1000)
+        except asyncio.TimeoutError as exc:
+            raise QueueDeadlinePassed(max_queue_ms=max_queue_ms) from exc
+        except StopAsyncIteration:
+            return
+        yield first
+        async for output in outputs:
+            yield output

@@ -10,8 +10,7 @@ import pytest
 from errors.requests import QueueDeadlinePassed
 from runner.engines.protocol.messages import Output, Submit
 from runner.engines.protocol.outlet import Outputs
-from runner.generation.admission import Admission
-from runner.generation.queue_deadline import begun_within
+from runner.generation.admission import Admission, begun_within
 from tests.runner.generation.test_admission import CRASHED, StandInEngine
 
 
