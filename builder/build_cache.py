@@ -8,18 +8,16 @@ An entry is added in one step, complete, and is never changed: see docs/building
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from engine.lock import try_lock, unlock
+from engine.lock import locked
 from engine.staging import discard, is_staged, staged
 from engine.switch import is_on
 
 SWITCH_VARIABLE = "COG_TRITON_BUILD_CACHE"
-_NAP_S = 0.2
 _MAX_CHANGES = 3
 """Maximum number of changed facts in a line."""
 
@@ -37,23 +35,12 @@ class CacheEntry:
         self._report: Callable[[str], None] = lambda line: report(f"{kind}: {line}")
         self.is_on = is_on(SWITCH_VARIABLE, default=True)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         if not self.is_on:
-            yield
-            return
+            return nullcontext()
         path = self._entry.with_suffix(".lock")
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = try_lock(path)
-        if descriptor is None:
-            self._report("waiting for another build of the same")
-        while descriptor is None:
-            time.sleep(_NAP_S)  # NOTE: short sleeps, so that Cog can cancel
-            descriptor = try_lock(path)
-        try:
-            yield
-        finally:
-            unlock(path, descriptor)
+        return locked(path, lambda: self._report("waiting for another build of the same"))
 
     def find(self) -> Path | None:
         """Return the files of the entry; if there are none, report a line with the reason and return None."""

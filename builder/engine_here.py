@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from builder.build import open_work, run_plan
@@ -26,7 +27,7 @@ from builder.survey import survey
 from builder.weights.files import cache_folder
 from engine.directory import load
 from engine.kinds import KINDS
-from engine.lock import lock, unlock
+from engine.lock import locked
 from engine.machine.gpu import visible_gpus
 from engine.progress import Progress
 from engine.staging import discard
@@ -70,8 +71,7 @@ def _made(file: ConfigFile, work: Work, models: Path) -> Path:
     name = re.sub(r"[^\w.-]+", "--", file.model_name)[-80:]
     engine = models / f"{name}-{config_digest(fit.config, file.folder, found.identity)}"
     lock_path = engine.with_name(f".{engine.name}.lock")
-    descriptor = lock(lock_path, lambda: work.report("waiting for another process that makes this engine"))
-    try:
+    with locked(lock_path, lambda: work.report("waiting for another process that makes this engine")):
         if fit.problem is not None or not is_whole(engine):
             for line in fit.lines():
                 work.report(line)
@@ -84,8 +84,6 @@ def _made(file: ConfigFile, work: Work, models: Path) -> Path:
                 discard(engine)
             work.config, work.destination, work.serves_here = fit.config, engine, True
             run_plan(engine_plan(fit.config), file.notes, work, folder_step())
-    finally:
-        unlock(lock_path, descriptor)
     return engine
 
 
@@ -105,19 +103,16 @@ def config_digest(config: BuildConfig, folder: Path | None, identity: str = "") 
 
 
 def main(model: str) -> int:
+    print_line = partial(print, flush=True)
     try:
         file = find_source(model)
         if file is None:
             raise EngineNotFound(place=model, reason="is neither a model nor a file or folder here")
-        print(engine_here(file, report=_print_line, progress=progress_lines(_print_line)))
+        print(engine_here(file, report=print_line, progress=progress_lines(print_line)))
     except CodedError as exc:
         print(exc, file=sys.stderr)
         return 1
     return 0
-
-
-def _print_line(line: str) -> None:
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -12,13 +13,14 @@ from builder.build import build
 from builder.progress import progress_lines
 from builder.upload import find_upload_url, upload
 from engine.download.address import allows_private_urls
-from engine.lock import try_lock, unlock
+from engine.lock import try_locked
 from errors.build import BuilderBusy, BuildFailed
 from errors.requests import InvalidInput
 
 ENGINE_TAR_VARIABLE = "ENGINE_TAR"
 MAX_INLINE_BYTES = 64 << 20
 """Maximum size of an engine.tar in the response, which Cog encodes as base64 in eight times its memory."""
+_print_line = partial(print, flush=True)
 
 
 class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
@@ -58,14 +60,10 @@ def _alone(engine_tar: Path) -> Iterator[None]:
 
     Cog runs one prediction at a time, but two servers may be started in the same folder.
     """
-    lock_path = engine_tar.with_name(f".{engine_tar.name}.lock")
-    descriptor = try_lock(lock_path)
-    if descriptor is None:
-        raise BuilderBusy(path=engine_tar)
-    try:
+    with try_locked(engine_tar.with_name(f".{engine_tar.name}.lock")) as is_alone:
+        if not is_alone:
+            raise BuilderBusy(path=engine_tar)
         yield
-    finally:
-        unlock(lock_path, descriptor)
 
 
 def _source(config: object) -> str:
@@ -95,7 +93,3 @@ def _answer(engine_tar: Path) -> cog.Path:
         return cog.Path(engine_tar)
     _print_line(f"too large for a response: docker container cp <container>:{engine_tar} .")
     return cast(cog.Path, engine_tar.as_uri())
-
-
-def _print_line(line: str) -> None:
-    print(line, flush=True)

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from builder.progress import ProgressText, progress_lines
@@ -25,7 +26,8 @@ _PHASES = {
 def told_progress() -> Iterator[tuple[Callable[[str], None], Progress]]:
     """Provide a function that prints a line to stdout, and one that shows progress on stderr."""
     if not sys.stderr.isatty():
-        yield _print_line, progress_lines(lambda line: print(line, file=sys.stderr, flush=True))
+        told = progress_lines(partial(print, file=sys.stderr, flush=True))
+        yield partial(print, flush=True), told
         return
     words = ProgressText()
     with LiveLine() as line:
@@ -98,7 +100,3 @@ class _Phases:
         phase = next((phase for begin, phase in _PHASES.items() if message.startswith(begin)), None)
         if phase is not None:
             self._phase = self._text = phase
-
-
-def _print_line(line: str) -> None:
-    print(line, flush=True)

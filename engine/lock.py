@@ -2,49 +2,61 @@
 
 import fcntl
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+_NAP_S = 0.05
 
-def lock(path: Path, on_wait: Callable[[], None] = lambda: None) -> int:
-    """Wait for the lock file ``path`` and return a descriptor that holds it, for ``unlock``.
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Wait for the lock file ``path`` and hold it in the block.
 
     ``on_wait`` is called once if the lock is taken. Holders in the same process exclude each other too.
     """
-    descriptor = try_lock(path)
+    descriptor = _take(path)
     if descriptor is None:
         on_wait()
     while descriptor is None:
-        descriptor = _open_and_lock(path, fcntl.LOCK_EX)
-    return descriptor
-
-
-def try_lock(path: Path) -> int | None:
-    """Take the lock like ``lock``, but return None if another holder has it."""
+        time.sleep(_NAP_S)  # NOTE: short sleeps, so that Cog can cancel a build.
+        descriptor = _take(path)
     try:
-        return _open_and_lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return None
-
-
-def unlock(path: Path, descriptor: int) -> None:
-    try:
-        path.unlink(missing_ok=True)
+        yield
     finally:
-        os.close(descriptor)
+        _release(path, descriptor)
 
 
-def _open_and_lock(path: Path, operation: int) -> int | None:
-    """Open and lock the file. None if its holder unlinked it meanwhile: the lock is on a deleted file."""
+@contextmanager
+def try_locked(path: Path) -> Iterator[bool]:
+    """Hold the lock file ``path`` in the block, or provide False if another holder has it."""
+    descriptor = _take(path)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            _release(path, descriptor)
+
+
+def _take(path: Path) -> int | None:
+    """Open and lock the file. Return None if another holder has it, or unlinked it meanwhile."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(descriptor, operation)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(path.stat(), os.fstat(descriptor)):
             return descriptor
-    except FileNotFoundError:
+    except (BlockingIOError, FileNotFoundError):
         pass
     except BaseException:
         os.close(descriptor)
         raise
     os.close(descriptor)
     return None
+
+
+def _release(path: Path, descriptor: int) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from engine.disk import writing
-from engine.lock import lock, try_lock, unlock
+from engine.lock import locked, try_locked
 
 _MARK = ".cog-triton-staged-"
 
@@ -33,22 +33,20 @@ def scratch(beside: Path) -> Iterator[Path]:
     path = beside.with_name(f".{beside.name}{_MARK}{secrets.token_hex(4)}")
     beside.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(beside.parent)
-    descriptor = lock(_lock_of(path))
-    try:
-        yield path
-    finally:
-        _remove(path)
-        unlock(_lock_of(path), descriptor)
+    with locked(_lock_of(path)):
+        try:
+            yield path
+        finally:
+            _remove(path)
 
 
 def remove_stale(folder: Path) -> None:
     """Remove what killed processes were making in ``folder``."""
     for path in folder.glob(f".*{_MARK}*"):
         lock_path = path if path.suffix == ".lock" else _lock_of(path)
-        descriptor = try_lock(lock_path)
-        if descriptor is not None:
-            _remove(lock_path.with_suffix(""))
-            unlock(lock_path, descriptor)
+        with try_locked(lock_path) as is_stale:
+            if is_stale:
+                _remove(lock_path.with_suffix(""))
 
 
 def is_staged(path: Path) -> bool:

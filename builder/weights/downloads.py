@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from engine.download.body import Body, Transfer, Version
 from engine.download.http import Client
-from engine.lock import lock, unlock
+from engine.lock import locked
 from engine.progress import Progress
 from errors.build import DownloadCorrupt
 from errors.download import SourceChanged
@@ -157,9 +157,7 @@ def _body(client: Client, download: Download, stop: threading.Event, *, first: i
 
 def _fetch(download: Download, shared: _Shared) -> None:
     download.destination.parent.mkdir(parents=True, exist_ok=True)
-    lock_path = download.destination.with_name(download.destination.name + ".lock")
-    descriptor = lock(lock_path)
-    try:
+    with locked(download.destination.with_name(download.destination.name + ".lock")):
         if not download.destination.exists():
             with download.incomplete.open("ab") as file:
                 try:
@@ -173,8 +171,6 @@ def _fetch(download: Download, shared: _Shared) -> None:
                 os.fsync(file.fileno())
             _check(download)
             download.incomplete.replace(download.destination)
-    finally:
-        unlock(lock_path, descriptor)
 
 
 def _receive(download: Download, file: BinaryIO, shared: _Shared) -> None:

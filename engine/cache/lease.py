@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.directory import file_sizes
 from engine.disk import writing
-from engine.lock import try_lock, unlock
+from engine.lock import try_locked
 from engine.staging import discard, is_staged
 from errors.engine_tar import EngineUnreadable
 
@@ -64,20 +64,18 @@ def _measured(folder: Path) -> tuple[int, Path, int] | None:
 
 def _remove_unused(folder: Path) -> bool:
     """Remove the engine in ``folder`` unless a process uses or opens it. Return True if it is gone."""
-    opening = try_lock(lock_path_of(folder))
-    if opening is None:
-        return False
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with try_locked(lock_path_of(folder)) as is_unopened:
+        if not is_unopened:
+            return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            discard(folder)
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        return True
-    except BlockingIOError:
-        return False
-    finally:
-        unlock(lock_path_of(folder), opening)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                discard(folder)
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return True
+        except BlockingIOError:
+            return False
     return True

@@ -10,7 +10,7 @@ inode of a file. If a server tells none of them, such a tar is fetched anew each
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from engine.directory import Engine, load
 from engine.disk import writing
 from engine.download.body import DEFAULT_TRANSFER, Transfer
 from engine.download.fetch import Source, fetch, local_path
-from engine.lock import lock, unlock
+from engine.lock import locked
 from engine.progress import Progress
 from engine.staging import discard, remove_stale, staged
 from engine.tar.contents import ContentReader
@@ -141,12 +141,10 @@ class _Cache:
             if self.progress:
                 self.progress(0, None, "waiting for another process that unpacks this engine")
 
-        with writing(path):
-            descriptor = lock(path, tell)
-        try:
+        with ExitStack() as held:
+            with writing(path):
+                held.enter_context(locked(path, tell))
             yield
-        finally:
-            unlock(path, descriptor)
 
 
 def _leased(engine: Engine) -> Engine:

@@ -15,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from engine.inspect import verify
-from engine.lock import lock, unlock
+from engine.lock import locked
 from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer, served_configs
 from tests.builder.conftest import MODEL_ID
@@ -153,11 +153,8 @@ def test_a_second_builder_in_the_same_place_is_told_that_it_is_busy(
     server: CogServer, serve: Callable[[dict[str, Any]], str]
 ) -> None:
     path = server.folder / ".engine.tar.lock"
-    descriptor = lock(path)
-    try:
+    with locked(path):
         answer = server.build(config=serve(config()))
-    finally:
-        unlock(path, descriptor)
     assert "E2311 BuilderBusy" in answer["error"]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.cache.store import open_engine
-from engine.lock import lock, try_lock, unlock
+from engine.lock import locked, try_locked
 from engine.staging import staged
 from engine.tar.unpack import unpack
 from tests.engine.samples import FILES, everything_in, packed, read_files
@@ -117,17 +117,17 @@ def test_what_a_living_process_is_making_is_left_alone(tar: bytes, tmp_path: Pat
 def test_a_lock_has_one_holder_and_dies_with_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     program = (
-        "import sys, pathlib, time; from engine.lock import lock\n"
-        "lock(pathlib.Path(sys.argv[1])); print('locked', flush=True); time.sleep(60)\n"
+        "import sys, pathlib, time; from engine.lock import locked\n"
+        "with locked(pathlib.Path(sys.argv[1])): print('locked', flush=True); time.sleep(60)\n"
     )
     with _start(program, path) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
-        assert try_lock(path) is None
+        with try_locked(path) as is_ours:
+            assert not is_ours
         holder.kill()
-    descriptor = lock(path)
-    assert try_lock(path) is None
-    unlock(path, descriptor)
+    with locked(path), try_locked(path) as is_ours:
+        assert not is_ours
     assert not path.exists()
 
 
@@ -139,13 +139,12 @@ def test_a_lock_is_never_held_by_two(tmp_path: Path) -> None:
     def work() -> None:
         nonlocal inside, most
         for _ in range(100):
-            descriptor = lock(path)
-            with guard:
-                inside += 1
-                most = max(most, inside)
-            with guard:
-                inside -= 1
-            unlock(path, descriptor)
+            with locked(path):
+                with guard:
+                    inside += 1
+                    most = max(most, inside)
+                with guard:
+                    inside -= 1
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
