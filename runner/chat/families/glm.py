@@ -40,8 +40,7 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
         is_section = begin != reader.markers.written(self.begin)
         if is_section:
             yield from reader.space()
-            if not (yield from reader.marker(self.begin)):
-                raise NotACall
+            yield from reader.expect(self.begin)
         yield from self._call(reader, tools)
         while is_section and (yield from reader.space()) and (yield from reader.marker(self.begin)):
             reader.begin_trying(reader.markers.written(self.begin))

@@ -46,15 +46,13 @@ class PythonCalls(msgspec.Struct, frozen=True):
 
     def call(self, reader: Reader, name: str) -> Reading[bool]:
         """Read the arguments after ``name``. False if they were cut off. Raises NotACall."""
-        if not (yield from reader.marker("(")):
-            raise NotACall
+        yield from reader.expect("(")
         separator = "{"
         next_ = yield from reader.space()
         while next_ != ")":
             key = yield from reader.name()
             yield from reader.space()
-            if not (yield from reader.marker("=")):
-                raise NotACall
+            yield from reader.expect("=")
             if separator == "{":
                 reader.start_call(name)
             reader.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")

@@ -32,8 +32,7 @@ class FunctionCalls(msgspec.Struct, frozen=True):
         is_marked = begin != self.function
         if is_marked:
             yield from reader.space()
-            if not (yield from reader.marker(self.function)):
-                raise NotACall
+            yield from reader.expect(self.function)
         while True:
             name = yield from _key(reader)
             if not is_marked and all(name != tool.name for tool in tools.tools):
@@ -142,8 +141,7 @@ class _Lines:
 def _key(reader: Reader) -> Reading[str]:
     """Read a name and the bracket after it. Raises NotACall."""
     name = yield from reader.name()
-    if not (yield from reader.marker(">")):
-        raise NotACall
+    yield from reader.expect(">")
     return name
 
 

@@ -11,106 +11,92 @@ import msgspec
 from tokenizers import Tokenizer
 
 from errors.settings import InvalidSetting
-from runner.chat.families.bare_json import GENERIC, LLAMA3, THINKING, XLAM
-from runner.chat.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32, DEEPSEEK_V41
+from runner.chat.families import (
+    bare_json,
+    deepseek,
+    glm,
+    harmony,
+    json_families,
+    kimi,
+    llama4,
+    mistral,
+    qwen3_coder,
+    tag_families,
+)
+from runner.chat.families.bare_json import THINKING
 from runner.chat.families.family import Family, Span
-from runner.chat.families.glm import GLM, HUNYUAN_3, K2_HORIZON, LONGCAT_LITE, hunyuan_3
-from runner.chat.families.harmony import GPT_OSS
-from runner.chat.families.json_families import (
-    APERTUS,
-    APRIEL,
-    COMMAND_R,
-    COMMAND_R_2024,
-    ERNIE,
-    FUNCTIONARY,
-    FUNCTIONARY_31,
-    GIGACHAT,
-    GRANITE,
-    GRANITE_20B,
-    GRANITE_32,
-    HERMES,
-    HUNYUAN_A13B,
-    INTERN,
-    LONGCAT,
-    NEMOTRON_2,
-    PHI4,
-    SOLAR,
-)
-from runner.chat.families.kimi import KIMI_K2
-from runner.chat.families.llama4 import LFM2, LLAMA4, OLMO3, PYTHONIC
-from runner.chat.families.mistral import MISTRAL, MISTRAL_LIST
+from runner.chat.families.glm import hunyuan_3
 from runner.chat.families.probe import ReadBack, Turn, is_form_of, read_back, written_turns
-from runner.chat.families.qwen3_coder import QWEN3_CODER, SEED_OSS
 from runner.chat.families.response_template import read_response_template
-from runner.chat.families.tag_families import (
-    DOTS,
-    FUNCTION_GEMMA,
-    GEMMA_4,
-    KIMI_K3,
-    MINICPM_5,
-    MINIMAX_M2,
-    MINIMAX_M3,
-)
 from runner.chat.template import ChatTemplate
 
 NO_FAMILY = "none"
 
-_SIGNS: Sequence[tuple[Family, tuple[str, ...]]] = (
-    (GPT_OSS, ("<|channel|>", "<|message|>")),
-    (KIMI_K2, ("<|tool_calls_section_begin|>",)),
-    (KIMI_K3, ("<|open|>", "<|close|>", "<|sep|>")),
-    (K2_HORIZON, ("<ifm|tool_call>",)),
-    (MINIMAX_M2, ("<minimax:tool_call>",)),
-    (MINIMAX_M3, ("]<]minimax[>[",)),
-    (GEMMA_4, ("<|tool_call>", "<tool_call|>")),
-    (FUNCTION_GEMMA, ("<start_function_call>",)),
-    (LFM2, ("<|tool_call_start|>",)),
-    (LFM2, ("<|tool_list_start|>",)),
-    (LFM2, ("List of tools: [", "<|im_start|>")),
-    (OLMO3, ("<function_calls>", "<functions>")),
-    (SEED_OSS, ("<seed:tool_call>",)),
-    (HUNYUAN_3, ("<tool_calls:opensource>",)),
-    (APERTUS, ("<|tools_prefix|>",)),
-    (SOLAR, ("<|tool_call:begin|>",)),
-    (MINICPM_5, ('<function name="', '<param name="')),
-    (LONGCAT_LITE, ("<longcat_arg_key>",)),
-    (LONGCAT, ("<longcat_tool_call>",)),
-    (DOTS, ("<dots_function_call>",)),
-    (NEMOTRON_2, ("<TOOLCALL>",)),
-    (INTERN, ("<|action_start|>", "<|plugin|>")),
-    (GIGACHAT, ("<|role_sep|>", "<|message_sep|>")),
-    (APRIEL, ("[BEGIN FINAL RESPONSE]",)),
-    (HUNYUAN_A13B, ("<tool_calls>",)),
-    (ERNIE, ("<tool_call>", "<response>", "</response>", "<|im_start|>")),
-    (DEEPSEEK_V41, ("<｜DSML｜ calls>",)),
-    (DEEPSEEK_V32, ("｜DSML｜", "function_calls")),
-    (DEEPSEEK_V4, ("｜DSML｜",)),
-    (DEEPSEEK_V3, ("<｜tool▁calls▁begin｜>", "```json")),
-    (DEEPSEEK_V31, ("<｜tool▁calls▁begin｜>", "<｜Assistant｜>")),
-    (MISTRAL, ("[TOOL_CALLS]", "[ARGS]")),
-    (MISTRAL_LIST, ("[TOOL_CALLS]",)),
-    (COMMAND_R, ("<|START_ACTION|>",)),
-    (COMMAND_R_2024, ("<|START_OF_TURN_TOKEN|>", "directly-answer")),
-    (GLM, ("<arg_key>",)),
-    (QWEN3_CODER, ("<function=", "<parameter=")),
-    (LLAMA4, ("<|header_start|>", "<|python_start|>")),
-    (PHI4, ("<|/tool_call|>",)),
-    (PHI4, ("functools[",)),
-    (PHI4, ("<|im_sep|>",)),
-    (GRANITE_32, ("<|start_of_role|>", "Here is my thought process:")),
-    (HERMES, ("<|start_of_role|>", "</tool_call>")),
-    (GRANITE, ("<|start_of_role|>", "<|tool_call|>")),
-    (HERMES, ("<tool_call>",)),
-    (FUNCTIONARY_31, ("<function=", "</function>", "<|start_header_id|>")),
-    (GRANITE_20B, ("<function_call>",)),
-    (XLAM, ("xLAM",)),
-    (XLAM, ("make calls in a single JSON array",)),
-    (LLAMA3, ("<|python_tag|>", "tools")),
-    (THINKING, ("<think>",)),
+_SIGNS: Sequence[tuple[str, tuple[str, ...]]] = (
+    ("gpt-oss", ("<|channel|>", "<|message|>")),
+    ("kimi-k2", ("<|tool_calls_section_begin|>",)),
+    ("kimi-k3", ("<|open|>", "<|close|>", "<|sep|>")),
+    ("k2-horizon", ("<ifm|tool_call>",)),
+    ("minimax-m2", ("<minimax:tool_call>",)),
+    ("minimax-m3", ("]<]minimax[>[",)),
+    ("gemma-4", ("<|tool_call>", "<tool_call|>")),
+    ("functiongemma", ("<start_function_call>",)),
+    ("lfm2", ("<|tool_call_start|>",)),
+    ("lfm2", ("<|tool_list_start|>",)),
+    ("lfm2", ("List of tools: [", "<|im_start|>")),
+    ("olmo3", ("<function_calls>", "<functions>")),
+    ("seed-oss", ("<seed:tool_call>",)),
+    ("hunyuan-3", ("<tool_calls:opensource>",)),
+    ("apertus", ("<|tools_prefix|>",)),
+    ("solar", ("<|tool_call:begin|>",)),
+    ("minicpm-5", ('<function name="', '<param name="')),
+    ("longcat-lite", ("<longcat_arg_key>",)),
+    ("longcat", ("<longcat_tool_call>",)),
+    ("dots", ("<dots_function_call>",)),
+    ("nemotron-2", ("<TOOLCALL>",)),
+    ("intern", ("<|action_start|>", "<|plugin|>")),
+    ("gigachat", ("<|role_sep|>", "<|message_sep|>")),
+    ("apriel", ("[BEGIN FINAL RESPONSE]",)),
+    ("hunyuan-a13b", ("<tool_calls>",)),
+    ("ernie", ("<tool_call>", "<response>", "</response>", "<|im_start|>")),
+    ("deepseek-v4.1", ("<｜DSML｜ calls>",)),
+    ("deepseek-v3.2", ("｜DSML｜", "function_calls")),
+    ("deepseek-v4", ("｜DSML｜",)),
+    ("deepseek-v3", ("<｜tool▁calls▁begin｜>", "```json")),
+    ("deepseek-v3.1", ("<｜tool▁calls▁begin｜>", "<｜Assistant｜>")),
+    ("mistral", ("[TOOL_CALLS]", "[ARGS]")),
+    ("mistral-list", ("[TOOL_CALLS]",)),
+    ("command-r", ("<|START_ACTION|>",)),
+    ("command-r-2024", ("<|START_OF_TURN_TOKEN|>", "directly-answer")),
+    ("glm", ("<arg_key>",)),
+    ("qwen3-coder", ("<function=", "<parameter=")),
+    ("llama4", ("<|header_start|>", "<|python_start|>")),
+    ("phi4", ("<|/tool_call|>",)),
+    ("phi4", ("functools[",)),
+    ("phi4", ("<|im_sep|>",)),
+    ("granite-3.2", ("<|start_of_role|>", "Here is my thought process:")),
+    ("hermes", ("<|start_of_role|>", "</tool_call>")),
+    ("granite", ("<|start_of_role|>", "<|tool_call|>")),
+    ("hermes", ("<tool_call>",)),
+    ("functionary-3.1", ("<function=", "</function>", "<|start_header_id|>")),
+    ("granite-20b", ("<function_call>",)),
+    ("xlam", ("xLAM",)),
+    ("xlam", ("make calls in a single JSON array",)),
+    ("llama3", ("<|python_tag|>", "tools")),
+    ("thinking", ("<think>",)),
 )
 """Signs in the order of checks. All signs of a row have to be in the template, or be tokens."""
 
-FAMILIES = {family.name: family for family, _ in (*_SIGNS, (FUNCTIONARY, ()), (PYTHONIC, ()), (GENERIC, ()))}
+_MODULES = (
+    *(bare_json, deepseek, glm, harmony, json_families, kimi, llama4, mistral, qwen3_coder, tag_families),
+)
+_DEFINED = {
+    each.name: each for module in _MODULES for each in vars(module).values() if isinstance(each, Family)
+}
+FAMILIES = {
+    name: _DEFINED[name] for name in (*(name for name, _ in _SIGNS), "functionary", "pythonic", "generic")
+}
+"""Families by name, those without signs last."""
 _HUNYUAN_3 = re.compile(r"<tool_sep((?::\w+)?)>")
 _SPANS = tuple(
     dict.fromkeys(each.reasoning for each in FAMILIES.values() if each.reasoning and not each.has_channels)
@@ -143,7 +129,7 @@ def recognize(name: str | None, chat: ChatTemplate, tokenizer: Tokenizer) -> Rec
     if not chat.exists:
         return Recognized()
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    by_signs = [family for family, signs in _SIGNS if all(_has(sign, chat, added) for sign in signs)]
+    by_signs = [FAMILIES[name] for name, signs in _SIGNS if all(_has(sign, chat, added) for sign in signs)]
     unread = ""
     others = [hunyuan_3(found[1]) for found in map(_HUNYUAN_3.search, (chat.text, *added)) if found]
     described, refusal = read_response_template(chat.response_template, tokenizer)

@@ -7,7 +7,7 @@ import msgspec
 from runner.chat.families.markers import is_token
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
 from runner.chat.families.syntax.literals import literal_json
-from runner.chat.families.syntax.reader import Emit, NotACall, Reader, Reading
+from runner.chat.families.syntax.reader import Emit, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 _CALL = "call:"
@@ -34,11 +34,9 @@ class BraceCalls(msgspec.Struct, frozen=True):
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         yield from reader.space()
-        if not (yield from reader.marker(_CALL)):
-            raise NotACall
+        yield from reader.expect(_CALL)
         name = yield from reader.name()
-        if not (yield from reader.marker("{")):
-            raise NotACall
+        yield from reader.expect("{")
         reader.start_call(name)
         writer = ArgumentsWriter(reader, tools, name)
         is_whole = yield from self._arguments(reader, writer)

@@ -31,8 +31,7 @@ class ElementCalls:
         is_whole, num_calls = True, 0
         while is_whole and (yield from _tag(reader, '<invoke name="')):
             name = yield from reader.name()
-            if not (yield from reader.marker('">')):
-                raise NotACall
+            yield from reader.expect('">')
             reader.start_call(name)
             num_calls += 1
             is_whole = yield from _Elements(reader, tools, name).read()

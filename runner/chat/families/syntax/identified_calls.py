@@ -1,7 +1,7 @@
 """Calls as an id, a name and an object of JSON, each after a marker of its own."""
 
 from runner.chat.families.syntax.named_calls import NamedCalls
-from runner.chat.families.syntax.reader import NotACall, Reader, Reading
+from runner.chat.families.syntax.reader import Reader, Reading
 
 NAME, PART = "<|tool_call:name|>", "<|begin|>assistant"
 
@@ -18,7 +18,6 @@ class IdentifiedCalls(NamedCalls, frozen=True):
 
     def _header(self, reader: Reader) -> Reading[tuple[str, str]]:
         id_ = yield from reader.name()
-        if not (yield from reader.marker(NAME)):
-            raise NotACall
+        yield from reader.expect(NAME)
         name, _ = yield from super()._header(reader)
         return name, "" if id_ == GUIDED_ID else id_

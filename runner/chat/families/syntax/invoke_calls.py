@@ -70,7 +70,7 @@ class InvokeCalls(msgspec.Struct, frozen=True):
         while is_call or (yield from reader.marker(self.call)):
             is_call = False
             name = yield from _name(reader)
-            yield from _expect(reader, ">")
+            yield from reader.expect(">")
             reader.start_call(name)
             num_calls += 1
             is_whole = yield from self._arguments(reader, ArgumentsWriter(reader, tools, name))
@@ -94,7 +94,7 @@ class InvokeCalls(msgspec.Struct, frozen=True):
                 is_text = None
                 if (yield from reader.marker(IS_TEXT)):
                     is_text = (yield from _name(reader)) == "true"
-                yield from _expect(reader, ">")
+                yield from reader.expect(">")
             except NotACall:
                 return False
             writer.begin(key, is_text=is_text)
@@ -146,11 +146,6 @@ class InvokeCalls(msgspec.Struct, frozen=True):
 def _name(reader: Reader) -> Reading[str]:
     """Read a name, the quotation mark after it, and whitespace. Raises NotACall."""
     name = yield from reader.name()
-    yield from _expect(reader, _AFTER_NAME)
+    yield from reader.expect(_AFTER_NAME)
     yield from reader.space()
     return name
-
-
-def _expect(reader: Reader, text: str) -> Reading[None]:
-    if not (yield from reader.marker(text)):
-        raise NotACall

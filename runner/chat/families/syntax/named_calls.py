@@ -50,8 +50,7 @@ class NamedCalls(msgspec.Struct, frozen=True):
             yield from reader.space()
             if (yield from reader.marker(*(end for _, end in self._sections))):
                 return  # There was no call.
-            if not (yield from reader.marker(self.begin)):
-                raise NotACall
+            yield from reader.expect(self.begin)
         while True:
             yield from self._call(reader)
             yield from reader.space()
@@ -77,6 +76,5 @@ class NamedCalls(msgspec.Struct, frozen=True):
         """Read name and separator. Return the name, and the id if the family writes one."""
         name = yield from reader.name()
         yield from reader.space()
-        if not (yield from reader.marker(self.separator)):
-            raise NotACall
+        yield from reader.expect(self.separator)
         return name, ""

@@ -142,6 +142,11 @@ class Reader:
                 yield
         return ""
 
+    def expect(self, marker: str) -> Reading[None]:
+        """Read a marker. Raises NotACall if it is not next."""
+        if not (yield from self.marker(marker)):
+            raise NotACall
+
     def is_cut_off(self, *markers: str) -> bool:
         """Return True if, where no marker was read, the answer ends before one of ``markers`` could come."""
         written = tuple(self.markers.written(marker) for marker in markers if marker)

@@ -19,8 +19,7 @@ class RecipientCalls:
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         while True:
             name = yield from reader.name()
-            if not (yield from reader.marker("\n")):
-                raise NotACall
+            yield from reader.expect("\n")
             if name == _TO_USER:
                 reader.begin_trying()  # The name is no part of the text that follows.
                 raise NotACall
