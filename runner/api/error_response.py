@@ -9,21 +9,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from errors.api import (
-    BodyTooLarge,
-    HeaderTooLarge,
-    HostNotAllowed,
-    InvalidAPIKey,
-    ReceivingTooMuch,
-    RequestNotReceived,
-    RequestTimedOut,
-    TooManyConnections,
-    TooManyRequests,
-    UnknownEndpoint,
-    UnknownModel,
-    UnsupportedContentType,
-    UnsupportedHTTP,
-)
+from errors import api
 from errors.chat import ChatTemplateMissing, ChatTemplateRefused
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnded
@@ -37,16 +23,16 @@ _UNAVAILABLE = (
     *(EngineCrashed, EngineStartFailed, RankEnded),
 )
 _STATUSES: dict[int, tuple[type[CodedError], ...]] = {
-    401: (InvalidAPIKey,),
-    404: (UnknownModel, UnknownEndpoint),
-    408: (RequestNotReceived,),
-    413: (BodyTooLarge,),
-    415: (UnsupportedContentType,),
-    421: (HostNotAllowed,),
-    429: (TooManyRequests, QueueFull, QueueDeadlinePassed, ReceivingTooMuch),
-    431: (HeaderTooLarge,),
-    503: (*_UNAVAILABLE, ServerStopping, TooManyConnections),
-    504: (TritonTimeout, RequestTimedOut),
+    401: (api.InvalidAPIKey,),
+    404: (api.UnknownModel, api.UnknownEndpoint),
+    408: (api.RequestNotReceived,),
+    413: (api.BodyTooLarge,),
+    415: (api.UnsupportedContentType,),
+    421: (api.HostNotAllowed,),
+    429: (api.TooManyRequests, QueueFull, QueueDeadlinePassed, api.ReceivingTooMuch),
+    431: (api.HeaderTooLarge,),
+    503: (*_UNAVAILABLE, ServerStopping, api.TooManyConnections),
+    504: (TritonTimeout, api.RequestTimedOut),
 }
 """Statuses by error. Others are 400 if the caller has to fix them (E1...), else 500."""
 _TYPES = {
@@ -93,7 +79,7 @@ class ErrorAnswer(msgspec.Struct):
 
 
 def status_of(error: CodedError) -> int:
-    if isinstance(error, UnsupportedHTTP):
+    if isinstance(error, api.UnsupportedHTTP):
         return cast(int, error.facts["status"])
     known = (status for status, kinds in _STATUSES.items() if isinstance(error, kinds))
     return next(known, 400 if error.code.startswith("E1") else 500)
@@ -147,7 +133,7 @@ def describe(error: CodedError, fields: Fields) -> Error:
 def _field_and_sentence(error: CodedError, fields: Fields) -> tuple[str | None, str]:
     """Return the error's field, and its sentence with the field's name in place of a tensor's."""
     name, sentence = error.facts.get("name"), error.sentence
-    if isinstance(error, UnknownModel):
+    if isinstance(error, api.UnknownModel):
         return "model", sentence
     if isinstance(error, PromptTooLong):
         return fields.prompt, sentence

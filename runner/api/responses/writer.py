@@ -12,21 +12,7 @@ from runner.api.error_response import describe
 from runner.api.generation_response import COMMENT
 from runner.api.generations import Generations, Piece
 from runner.api.openai.answers import OutputTokens
-from runner.api.responses.answers import (
-    CallItem,
-    Incomplete,
-    InputDetails,
-    Item,
-    MessageItem,
-    OutputText,
-    ReasoningItem,
-    ReasoningOptions,
-    ReasoningText,
-    Response,
-    ResponseError,
-    TextOptions,
-    Usage,
-)
+from runner.api.responses import answers
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.responses.to_chat import fields_of, namespaces
 
@@ -82,7 +68,7 @@ class ResponsesWriter:
     def error_events(self, error: CodedError) -> bytes:
         facts = describe(error, self.fields)
         self._response.status, self._is_cut = "failed", True
-        self._response.error = ResponseError(facts.code, facts.message)
+        self._response.error = answers.ResponseError(facts.code, facts.message)
         self._response.output = self._items()
         told = self._event("error", code=facts.code, message=facts.message, param=facts.param)
         return told + self._event("response.failed", response=self._response)
@@ -96,10 +82,10 @@ class ResponsesWriter:
             list(self._blocks.begin("text"))
         response = self._response
         response.status = "incomplete" if self._is_cut else "completed"
-        response.incomplete_details = Incomplete("max_output_tokens") if self._is_cut else None
+        response.incomplete_details = answers.Incomplete("max_output_tokens") if self._is_cut else None
         response.output, response.usage = self._items(), _usage(generations)
 
-    def _items(self) -> list[Item]:
+    def _items(self) -> list[answers.Item]:
         return [self._item(each, each.text, self._status(each)) for each in self._blocks.all]
 
     def _status(self, block: Block) -> str:
@@ -128,7 +114,7 @@ class ResponsesWriter:
                 yield self._event("response.output_item.done", output_index=index, item=item)
 
     def _part_event(self, verb: str, block: Block, text: str) -> bytes:
-        part = OutputText(text) if block.kind == "text" else ReasoningText(text)
+        part = answers.OutputText(text) if block.kind == "text" else answers.ReasoningText(text)
         place = {"output_index": block.index, "content_index": 0, "item_id": _id(block)}
         return self._event(f"response.content_part.{verb}", **place, part=part)
 
@@ -145,21 +131,23 @@ class ResponsesWriter:
         self._num_events += 1
         return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
-    def _item(self, block: Block, text: str, status: str) -> Item:
+    def _item(self, block: Block, text: str, status: str) -> answers.Item:
         """Return the item with ``text`` so far; if it has just begun, it has no content yet."""
         is_begun = status == "in_progress"
         match block.kind:
             case "text":
-                return MessageItem(_id(block), status, [] if is_begun else [OutputText(text)])
+                return answers.MessageItem(_id(block), status, [] if is_begun else [answers.OutputText(text)])
             case "reasoning":
-                return ReasoningItem(_id(block), status, [] if is_begun else [ReasoningText(text)])
+                return answers.ReasoningItem(
+                    _id(block), status, [] if is_begun else [answers.ReasoningText(text)]
+                )
             case "call":
                 namespace, name = self._namespaces.get(block.name, (msgspec.UNSET, block.name))
-                return CallItem(_id(block), status, block.call_id, name, text, namespace)
+                return answers.CallItem(_id(block), status, block.call_id, name, text, namespace)
 
 
-def _opening(body: ResponsesBody, response_id: str, model: str, *, is_large: bool) -> Response:
-    response = Response(
+def _opening(body: ResponsesBody, response_id: str, model: str, *, is_large: bool) -> answers.Response:
+    response = answers.Response(
         id=response_id,
         created_at=int(time.time()),
         status="in_progress",
@@ -177,9 +165,9 @@ def _opening(body: ResponsesBody, response_id: str, model: str, *, is_large: boo
     response.tools = body.tools or []
     response.tool_choice = body.tool_choice or "auto"
     if body.reasoning is not None:
-        response.reasoning = ReasoningOptions(body.reasoning.effort)
+        response.reasoning = answers.ReasoningOptions(body.reasoning.effort)
     if body.text is not None and body.text.format is not None:
-        response.text = TextOptions(body.text.format)
+        response.text = answers.TextOptions(body.text.format)
     return response
 
 
@@ -187,11 +175,11 @@ def _id(block: Block) -> str:
     return _IDS[block.kind] + block.id
 
 
-def _usage(generations: Generations) -> Usage:
+def _usage(generations: Generations) -> answers.Usage:
     prompt_tokens, output_tokens = generations.prompt_tokens, generations.output_tokens
-    return Usage(
+    return answers.Usage(
         prompt_tokens,
-        InputDetails(generations.cached_tokens or 0),
+        answers.InputDetails(generations.cached_tokens or 0),
         output_tokens,
         OutputTokens(generations.reasoning_tokens or 0),
         prompt_tokens + output_tokens,
