@@ -103,14 +103,8 @@ async def _http(choices: Choices) -> None:
 
 
 def _http_connection(inferences: Inferences, keys: APIKeys, *, is_managed: bool) -> HTTPConnection:
-    application = Application(
-        inferences,
-        UnreachableTriton(),
-        keys,
-        lambda: True,
-        max_body_bytes=_MAX_BODY_BYTES,
-        is_managed=is_managed,
-    )
+    inferences.is_managed = is_managed
+    application = Application(inferences, UnreachableTriton(), keys, lambda: True, _MAX_BODY_BYTES)
     limits = Limits(
         max_connections=3,
         max_head_bytes=1 << 14,
@@ -123,21 +117,12 @@ def _http_connection(inferences: Inferences, keys: APIKeys, *, is_managed: bool)
 
 async def _grpc(choices: Choices) -> None:
     triton, inferences = stand_in()
-    is_ready, is_managed = choices.below(4) != 1, choices.flag()
-    budget = inferences.budget
-    server = GRPCServer(
-        inferences,
-        UnreachableTriton(),
-        APIKeys(()),
-        budget,
-        lambda: is_ready,
-        max_body_bytes=_MAX_BODY_BYTES,
-        is_managed=is_managed,
-    )
+    is_ready, inferences.is_managed = choices.below(4) != 1, choices.flag()
+    server = GRPCServer(inferences, UnreachableTriton(), APIKeys(()), lambda: is_ready, _MAX_BODY_BYTES)
     await _converse(server.connection(), list(_reads(choices)), triton, choices)
     assert not list(server.connections)
     triton.disconnect()
-    assert (inferences.running, len(server.open), budget.held_bytes) == (0, 0, 0)
+    assert (inferences.running, len(server.open), inferences.budget.held_bytes) == (0, 0, 0)
 
 
 async def _converse(

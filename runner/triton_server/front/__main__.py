@@ -55,11 +55,13 @@ async def serve(start: FrontStart) -> None:
     stopped = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
     triton = Triton(start.triton.grpc)
-    keys = APIKeys(settings.api_keys)
-    budget = Budget(_MAX_HELD_BYTES)
-    is_managed, max_body_bytes = settings.is_triton_managed, settings.triton_max_body_bytes
+    max_body_bytes = settings.triton_max_body_bytes
     inferences = Inferences(
-        triton, Models(triton), budget, settings.triton_max_requests, is_managed=is_managed
+        triton,
+        Models(triton),
+        Budget(_MAX_HELD_BYTES),
+        settings.triton_max_requests,
+        is_managed=settings.is_triton_managed,
     )
     async with AsyncExitStack() as exits:
         engine = None
@@ -72,24 +74,10 @@ async def serve(start: FrontStart) -> None:
         def is_engine_ready() -> bool:
             return inferences.is_connected and (engine is None or engine.is_ready)
 
-        triton_http = TritonHTTP(start.triton)
-        application = Application(
-            inferences,
-            triton_http,
-            keys,
-            is_engine_ready,
-            max_body_bytes=max_body_bytes,
-            is_managed=is_managed,
-        )
-        grpc = GRPCServer(
-            inferences,
-            triton_http,
-            keys,
-            budget,
-            is_engine_ready,
-            max_body_bytes=max_body_bytes,
-            is_managed=is_managed,
-        )
+        keys = APIKeys(settings.api_keys)
+        shared = (inferences, TritonHTTP(start.triton), keys, is_engine_ready, max_body_bytes)
+        application = Application(*shared)
+        grpc = GRPCServer(*shared)
         http = HTTPServer(application, _limits(_MAX_CONNECTIONS, max_body_bytes), refusal)
         metrics = HTTPServer(application.metrics_port, _limits(_MAX_METRICS_CONNECTIONS, 0), refusal)
         await http.listen([socket.socket(fileno=start.http_fd)])

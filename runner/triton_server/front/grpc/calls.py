@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
@@ -15,7 +16,6 @@ from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference, RequestTooLarge, TooManyBytes
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.answers import statuses_of
-from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.starts import Starts
 from runner.triton_server.front.triton_http import TritonHTTP
@@ -45,30 +45,18 @@ RESPONSE_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 log = logging.getLogger("cog_triton.triton_front")
 
 
+@dataclass(eq=False)
 class ClientCalls:
     """The calls of all connections, and what they share."""
 
-    def __init__(
-        self,
-        inferences: Inferences,
-        triton_http: TritonHTTP,
-        keys: APIKeys,
-        budget: Budget,
-        is_engine_ready: Callable[[], bool],
-        *,
-        max_body_bytes: int,
-        is_managed: bool,
-    ) -> None:
-        self.inferences = inferences
-        self.triton_http = triton_http
-        self.keys = keys
-        self.budget = budget
-        self.is_engine_ready = is_engine_ready
-        self.max_body_bytes = max_body_bytes
-        self.is_managed = is_managed
-        self.statistics = Starts(_MAX_STATISTICS)
-        self.open: dict[ClientCall, None] = {}
-        """The oldest first."""
+    inferences: Inferences
+    triton_http: TritonHTTP
+    keys: APIKeys
+    is_engine_ready: Callable[[], bool]
+    max_body_bytes: int
+    statistics: Starts = field(default_factory=lambda: Starts(_MAX_STATISTICS))
+    open: dict[ClientCall, None] = field(default_factory=dict)
+    """The oldest first."""
 
 
 class CallConnection(Protocol):
@@ -106,7 +94,7 @@ class ClientCall:
         self._has_begun = False
         self._is_ended = False
         self._messages = Messages(self.max_bytes)
-        self._share = self.server.budget.share(self._evict)
+        self._share = self.server.inferences.budget.share(self._evict)
         self._held_bytes = 0
         self._waiting: deque[bytes | None] = deque()
         self._connecting: asyncio.Task[None] | None = None

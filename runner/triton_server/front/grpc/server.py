@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
@@ -59,13 +59,12 @@ _SAFE = " !\"#$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Characters that gRPC does not percent-encode in its messages."""
 
 
+@dataclass(eq=False)
 class GRPCServer(ClientCalls):
     """All connections."""
 
-    def __init__(self, *shared: Any, **options: Any) -> None:
-        super().__init__(*shared, **options)
-        self.connections: dict[GRPCConnection, None] = {}
-        self.turns = Turns()
+    connections: dict[GRPCConnection, None] = field(default_factory=dict)
+    turns: Turns = field(default_factory=Turns)
 
     def add(self, connection: GRPCConnection) -> None:
         """Above the maximum the connection takes the place of the oldest idle one, or is closed."""
@@ -102,7 +101,7 @@ class GRPCConnection(HTTP2Connection):
         super().__init__()
         self.server = server
         self.calls: dict[int, ClientCall] = {}
-        self._share = server.budget.share(self._evict)
+        self._share = server.inferences.budget.share(self._evict)
         self.read_bytes = FIRST_READ_BYTES
         self._undelivered: dict[ClientCall, None] = {}
         """Calls with messages that wait for this connection's turn."""
@@ -266,7 +265,7 @@ class GRPCConnection(HTTP2Connection):
             return (Infer if method == _INFER else StreamInfer)(self, stream_id, method, metadata)
         if method == _STATISTICS:
             return StatisticsCall(self, stream_id, method, metadata)
-        if method in _MANAGEMENT_METHODS and not server.is_managed:
+        if method in _MANAGEMENT_METHODS and not server.inferences.is_managed:
             raise ClosedEndpoint(endpoint=method)
         if method in _READ_METHODS or method in _MANAGEMENT_METHODS or method == HEALTH:
             return PassedCall(self, stream_id, method, metadata)

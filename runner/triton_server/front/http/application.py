@@ -82,16 +82,13 @@ class Application:
         triton: TritonHTTP,
         keys: APIKeys,
         is_engine_ready: Callable[[], bool],
-        *,
         max_body_bytes: int,
-        is_managed: bool,
     ) -> None:
         self._inferences = inferences
         self._triton = triton
         self._keys = keys
         self._is_engine_ready = is_engine_ready
         self._max_body_bytes = max_body_bytes
-        self._is_managed = is_managed
         self._big = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,7 +137,7 @@ class Application:
             _respond(exchange, await self._triton.ask("GET", path))  # For HEAD too: it has the same headers.
         # It is told by its path alone: a proxy that closes it may not look into a URL.
         elif _MANAGEMENT.fullmatch(path) and not exchange.is_absolute:
-            if not self._is_managed:
+            if not self._inferences.is_managed:
                 raise ClosedEndpoint(endpoint=path[:200])
             await self._manage(request)
         elif inference is not None:

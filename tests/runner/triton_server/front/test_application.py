@@ -26,12 +26,7 @@ class Front(Client):
         self.triton: StandInTriton
         self.triton, self.inferences = stand_in()
         application = Application(
-            self.inferences,
-            UnreachableTriton(),
-            APIKeys(keys),
-            lambda: True,
-            max_body_bytes=MAX_BODY_BYTES,
-            is_managed=False,
+            self.inferences, UnreachableTriton(), APIKeys(keys), lambda: True, MAX_BODY_BYTES
         )
         super().__init__(application, refusal)
 

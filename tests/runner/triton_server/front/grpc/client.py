@@ -36,8 +36,10 @@ class ConnectedTriton:
     is_connected = True
     running = 0
     max_requests = 100
+    is_managed = False
 
     def __init__(self) -> None:
+        self.budget = Budget(4 << 20)
         self.reads = Starts(32)
 
     def check_room(self, client: object) -> None:
@@ -52,15 +54,9 @@ class Client:
         self, keys: tuple[str, ...] = (), *, is_ready: bool = False, inferences: Inferences | None = None
     ) -> None:
         self.inferences: Any = inferences or ConnectedTriton()
-        self.budget = Budget(4 << 20)
+        self.budget = self.inferences.budget
         self.server = GRPCServer(
-            self.inferences,
-            UnreachableTriton(),
-            APIKeys(keys),
-            self.budget,
-            lambda: is_ready,
-            max_body_bytes=MAX_BODY_BYTES,
-            is_managed=False,
+            self.inferences, UnreachableTriton(), APIKeys(keys), lambda: is_ready, MAX_BODY_BYTES
         )
         self.connection = self.server.connection()
         self.transport = Transport(self.connection)
