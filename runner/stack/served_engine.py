@@ -1,19 +1,26 @@
 """The engine that a runner serves: found or fetched as the settings say, refused if it can't run here."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from engine.cache.store import open_engine
 from engine.directory import Engine, load
 from engine.kinds import KINDS
 from engine.machine.gpu import visible_gpus
 from engine.machine.preflight import check_runs_here, installed_version
+from engine.machine.python import ENGINE_PYTHON_VARIABLE
+from engine.machine.root import SOURCE_ROOT
 from engine.progress import Progress
 from engine.tar.manifest import Manifest
+from errors import find_in_text
+from errors.engine_tar import EngineNotFound
 from errors.settings import InvalidSetting, MissingRequirement
 from runner.settings.settings import Settings
-from runner.stack.made_engine import make_engine
-from runner.supervision.child import Log
+from runner.supervision.child import Log, how_ended, with_parent
 from runner.triton_server.install import CPP_LIBRARY, cpp_backend_dir
 from runner.triton_server.model_names import SLOT
 from runner.triton_server.model_repository import CPP_BACKEND
@@ -46,6 +53,37 @@ def open_served_engine(
     engine = load(make_engine(settings, log) if settings.model_id else settings.engine_dir)
     check(engine.manifest)
     return engine
+
+
+def make_engine(settings: Settings, log: Log) -> Path:
+    """Have the builder, another program, make the engine of MODEL_ID. Return the engine's folder.
+
+    Blocks while the model is downloaded. Raises the builder's errors.
+    """
+    assert settings.model_id is not None, "asked only for a model"
+    environment = {
+        **os.environ,
+        ENGINE_PYTHON_VARIABLE: settings.engine_python,
+        "COG_TRITON_CACHE": str(settings.cache_dir),
+        "PYTHONPATH": str(SOURCE_ROOT),
+    }
+    line = ""
+    with subprocess.Popen(
+        [*with_parent(os.getpid()), sys.executable, "-m", "builder.engine_here", settings.model_id],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as builder:
+        for text in builder.stdout or ():
+            line = text.rstrip()
+            log(f"model: {line}")
+    if builder.returncode:
+        reason = f"could not be made an engine ({how_ended(builder.returncode)}: {line})"
+        raise find_in_text(line) or EngineNotFound(place=settings.model_id, reason=reason)
+    return Path(line)
 
 
 def check_servable(settings: Settings, manifest: Manifest) -> None:

@@ -18,10 +18,11 @@ from errors.coded_error import CodedError
 from errors.triton import StartFailed
 from runner.supervision.child import Log
 from runner.supervision.failures import ProcessFailure
-from runner.supervision.health import answers_ok
+from runner.supervision.health import answers_ok, ask
 from runner.supervision.supervised import SupervisedProcess
 from runner.triton_server.command import TritonCommand
-from runner.triton_server.heartbeat import Heartbeat
+from runner.triton_server.model_names import SLOT, SLOT_PATH
+from runner.triton_server.statistics import statistics_of
 
 _ENDED_STUB_S = 5.0
 """Time for Triton to notice by itself that a stub has ended, while it starts."""
@@ -33,6 +34,7 @@ _CRASH = re.compile(r"Signal \((?:6|11)\) received\.")
 _LOADING = re.compile(r'"loading: ([\w.-]+):\d+"|"successfully loaded \'([\w.-]+)\'')
 _UNHEALTHY = "is not healthy"
 """Triton's words for a stub without a sign of life."""
+_PROBE = b'{"id":"health","stop":true,"request_output_len":1,"input_ids":[0],"input_lengths":1}'
 _MODEL = re.compile(rb"/([^/\0]+)/1/model\.py")
 
 
@@ -152,6 +154,36 @@ class TritonServer(SupervisedProcess):
         """Remove the names of Triton's shared memory: killed while it starts, it leaves them behind."""
         for region in Path("/dev/shm").glob(f"{self._command.shm_prefix}*"):  # noqa: S108
             region.unlink(missing_ok=True)
+
+
+class Heartbeat:
+    """Heartbeat of the Triton at ``url``: the slot's answer without the engine, or its executions."""
+
+    def __init__(self, url: str, metrics_url: str) -> None:
+        self._url = url
+        self._metrics_url = metrics_url
+        self._executions: int | None = None
+
+    async def is_alive(self) -> bool:
+        """Return True if Triton and the slot answer, even with an error, or have run requests since.
+
+        A request of ours waits behind those of clients, of which there may be thousands.
+        """
+        before, self._executions = self._executions, await self._count_executions()
+        if self._executions not in (None, before):
+            return True
+        return await ask(f"{self._url}{SLOT_PATH}/generate", _PROBE) is not None
+
+    async def _count_executions(self) -> int | None:
+        """Count what the slot has run, without a request to it; None without an answer."""
+        answer = await ask(self._metrics_url)
+        if answer is None:
+            return None
+        try:
+            (slot, *_) = statistics_of(answer.content.decode(errors="replace"), SLOT)
+        except CodedError:
+            return None
+        return int(slot["execution_count"])
 
 
 class StartingStubs:

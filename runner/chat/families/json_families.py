@@ -1,10 +1,9 @@
 """Families that write calls with arguments in JSON between markers."""
 
 from runner.chat.families.family import THINK, Family, Span
-from runner.chat.families.syntax.identified_calls import GUIDED_ID, NAME, PART, IdentifiedCalls
 from runner.chat.families.syntax.json_calls import JsonCalls
 from runner.chat.families.syntax.keyed_calls import KeyedCalls
-from runner.chat.families.syntax.named_calls import NamedCalls
+from runner.chat.families.syntax.named_calls import GUIDED_ID, NAME, PART, IdentifiedCalls, NamedCalls
 from runner.chat.families.syntax.recipient_calls import RecipientCalls
 
 HERMES = Family("hermes", JsonCalls(begins=("<tool_call>",), end="</tool_call>"), THINK)

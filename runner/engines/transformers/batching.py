@@ -18,8 +18,7 @@ from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPP
 
 from errors.engines import EngineCrashed
 from runner.engines.protocol.adapter import Sink
-from runner.engines.transformers.library_parts import Router, Scheduler, Status
-from runner.engines.transformers.model_runner import ChoosingRunner
+from runner.engines.transformers.library_parts import ChoosingRunner, Router, Scheduler, Status
 from runner.engines.transformers.running import RunningSequences
 from runner.engines.transformers.sampling import SamplingProcessor
 from runner.engines.transformers.sequence import Sequence

@@ -11,7 +11,7 @@ from engine.machine.root import SOURCE_ROOT
 from errors.build_config import WeightFormatMissing
 from errors.engine_tar import EngineNotFound
 from runner.settings.settings import load_settings
-from runner.stack.made_engine import make_engine
+from runner.stack.served_engine import make_engine
 
 MODEL = SOURCE_ROOT / "builder" / "examples" / "tiny" / "model"
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from runner.supervision import health
-from runner.triton_server.heartbeat import Heartbeat
+from runner.triton_server.supervisor import Heartbeat
 from tests.runner.misbehaving_server import Handler, answer, be_silent, reset, serving, stream
 
 

@@ -7,6 +7,10 @@ from runner.chat.families.syntax.arguments import read_arguments, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
+NAME, PART = "<|tool_call:name|>", "<|begin|>assistant"
+GUIDED_ID = "call"
+"""Id of all calls in guided answers."""
+
 
 class NamedCalls(msgspec.Struct, frozen=True):
     begin: str
@@ -78,3 +82,17 @@ class NamedCalls(msgspec.Struct, frozen=True):
         yield from reader.space()
         yield from reader.expect(self.separator)
         return name, ""
+
+
+class IdentifiedCalls(NamedCalls, frozen=True):
+    """Calls with an id before the name, each after a marker of its own."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*super().markers, NAME)
+
+    def _header(self, reader: Reader) -> Reading[tuple[str, str]]:
+        id_ = yield from reader.name()
+        yield from reader.expect(NAME)
+        name, _ = yield from super()._header(reader)
+        return name, "" if id_ == GUIDED_ID else id_
