@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
+from engine.machine.libpython import libpython_dir
 from errors.settings import MissingRequirement
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
@@ -34,20 +33,10 @@ def missing() -> list[MissingRequirement]:
         remedy = f"this system has {present}: use Debian 12, Ubuntu 22.04, Fedora 36 or newer"
         found.append(MissingRequirement(what="glibc {}.{} or newer".format(*OLDEST_GLIBC), remedy=remedy))
     found += [_missing(name, name, name) for name in ("git", "make") if not shutil.which(name)]
-    if not has_python_library():
+    if libpython_dir(PYTHON_VERSION) is None:
         name = f"python{PYTHON_VERSION}"
         found.append(_missing(f"lib{name}.so.1.0 of {PYTHON}", f"lib{name}", name))
     return found
-
-
-def has_python_library() -> bool:
-    """Tell whether this Python has a shared libpython, which the stub of Triton's Python backend loads."""
-    library = f"libpython{PYTHON_VERSION}.so.1.0"
-    folder, multiarch = (sysconfig.get_config_var(name) or "" for name in ("LIBDIR", "MULTIARCH"))
-    folders = [folder, f"{folder}/{multiarch}", sysconfig.get_config_var("LIBPL") or ""]
-    folders += [f"{sys.base_prefix}/{name}" for name in ("lib", "lib64")]
-    is_there = any(Path(folder, library).is_file() for folder in folders if folder)
-    return is_there or ctypes.util.find_library(f"python{PYTHON_VERSION}") is not None
 
 
 def has_nvidia_gpu(device: Path = Path("/dev/nvidiactl")) -> bool:

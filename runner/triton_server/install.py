@@ -1,15 +1,14 @@
 """Place and needs of Triton's server: the files of the nvidia-pytriton wheel."""
 
-import ctypes.util
 import importlib.util
 import os
 import shutil
 import stat
 import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.machine.libpython import libpython_dir
 from engine.machine.root import SET_UP
 from errors.settings import MissingRequirement
 
@@ -83,19 +82,10 @@ def _lay_out_python_backend(wheel: Path, target: Path) -> None:
 
 
 def _libpython_dir() -> Path:
-    """Find the folder of the shared libpython that the stub links against."""
+    """Return the folder of the shared libpython that the stub links against."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    name = f"libpython{version}.so.1.0"
-    folders = [sysconfig.get_config_var("LIBDIR"), Path(sys.base_prefix) / "lib"]
-    multiarch = sysconfig.get_config_var("MULTIARCH")
-    if multiarch:
-        folders.append(f"/usr/lib/{multiarch}")
-    for folder in filter(None, folders):
-        if (Path(folder) / name).exists():
-            return Path(folder)
-    if ctypes.util.find_library(f"python{version}"):
-        return Path("/usr/lib")  # The loader finds it by itself.
-    raise MissingRequirement(
-        what=f"The shared library {name}",
-        remedy=f"install it (Debian, Ubuntu: apt-get install libpython{version})",
-    )
+    if (folder := libpython_dir(version)) is None:
+        name = f"libpython{version}"
+        remedy = f"install it (Debian, Ubuntu: apt-get install {name})"
+        raise MissingRequirement(what=f"The shared library {name}.so.1.0", remedy=remedy)
+    return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import platform
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def test_a_system_without_triton_is_told_which_one_has_it(
     monkeypatch.setattr(platform, "system", lambda: system[0])
     monkeypatch.setattr(platform, "machine", lambda: system[1])
     monkeypatch.setattr(platform, "libc_ver", lambda: libc)
-    monkeypatch.setattr(machine, "has_python_library", lambda: True)
+    monkeypatch.setattr(machine, "libpython_dir", lambda version: Path("/usr/lib"))
     assert [lacks in str(each) for each in machine.missing()] == [True] * bool(lacks)
 
 
@@ -48,7 +49,7 @@ def test_commands_and_pythons_library_that_are_missing_are_named_with_their_pack
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(machine, "PYTHON_VERSION", "3.11")
     monkeypatch.setattr(sysconfig, "get_config_var", lambda name: str(tmp_path))
-    monkeypatch.setattr(machine.sys, "base_prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
     git, make, library = map(str, machine.missing())
     assert git.startswith(
@@ -58,10 +59,10 @@ def test_commands_and_pythons_library_that_are_missing_are_named_with_their_pack
     assert "libpython3.11.so.1.0 of " in library
     assert "`apt-get install libpython3.11`" in library
     (tmp_path / "libpython3.11.so.1.0").touch()
-    assert machine.has_python_library()
+    assert machine.libpython_dir("3.11") == tmp_path
     (tmp_path / "libpython3.11.so.1.0").unlink()
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: f"lib{name}.so")
-    assert machine.has_python_library()
+    assert machine.libpython_dir("3.11") == Path("/usr/lib")
 
 
 def test_a_driver_that_is_there_means_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
