@@ -1,6 +1,7 @@
 """Sizes of a TensorRT-LLM build and its engine, by the formulas of docs/building.md: estimated high."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,23 +65,9 @@ class Sizing:
 def fit(build: TrtllmBuild, values: Mapping[str, Any]) -> tuple[TrtllmBuild, list[str]]:
     """Fit ``build`` to this model; return it and notes. Raises E1204, E1223."""
     build = _of_checkpoint(build, values)
-    try:
-        shape = shape_of(values)
-    except UnknownShape:
-        return fit_model(build, positions(values))
-    return fit_model(build, positions(values), shape.num_layers, shape.num_heads, shape.num_kv_heads)
-
-
-def fit_model(
-    build: TrtllmBuild,
-    limit: int | None = None,
-    num_layers: int | None = None,
-    num_heads: int | None = None,
-    num_kv_heads: int | None = None,
-) -> tuple[TrtllmBuild, list[str]]:
-    """Fit ``build`` to ``limit`` positions (None: unknown); return it and notes. Raises E1204, E1223."""
-    _check_split(build, num_layers, num_heads, num_kv_heads)
-    if limit is None:
+    with suppress(UnknownShape):
+        _check_split(build, shape_of(values))
+    if (limit := positions(values)) is None:
         return build, []
     notes = []
     for name in ("max_seq_len", "max_input_len"):
@@ -100,15 +87,16 @@ def fit_model(
     return replace(build, max_seq_len=build.build.value("max_seq_len") or limit), notes
 
 
-def _check_split(build: TrtllmBuild, layers: int | None, heads: int | None, kv_heads: int | None) -> None:
+def _check_split(build: TrtllmBuild, shape: ModelShape) -> None:
     """Check that tp_size GPUs can share the heads, and pp_size GPUs the layers."""
     tp_size, pp_size = build.tp_size, build.pp_size
+    heads, kv_heads, layers = shape.num_heads, shape.num_kv_heads, shape.num_layers
     problem = None
-    if heads is not None and heads % tp_size:
+    if heads % tp_size:
         problem = f"splits {heads} attention heads over tp_size {tp_size}"
-    elif kv_heads and kv_heads % tp_size and tp_size % kv_heads:
+    elif kv_heads % tp_size and tp_size % kv_heads:
         problem = f"splits {kv_heads} key/value heads over tp_size {tp_size}"
-    elif layers is not None and layers < pp_size:
+    elif layers < pp_size:
         problem = f"splits {layers} layers over pp_size {pp_size}"
     if problem is not None:
         raise ConflictingBuildKeys(problem=problem, remedy="choose sizes that divide the model evenly")

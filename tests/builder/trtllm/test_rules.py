@@ -9,7 +9,7 @@ import pytest
 from builder.config.config import BuildConfig
 from builder.trtllm.flags import argv
 from builder.trtllm.rules import check, check_gpu
-from builder.trtllm.sizing import fit_model
+from builder.trtllm.sizing import fit
 from builder.trtllm.summary import TrtllmBuild, summarize
 from errors.build_config import (
     ConflictingBuildKeys,
@@ -20,7 +20,15 @@ from errors.build_config import (
 )
 from errors.coded_error import CodedError
 
-LLAMA_2 = {"limit": 4096, "num_layers": 40, "num_heads": 40, "num_kv_heads": 40}
+LLAMA_2 = {
+    "model_type": "llama",
+    "hidden_size": 5120,
+    "intermediate_size": 13824,
+    "vocab_size": 32000,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+    "max_position_embeddings": 4096,
+}
 
 
 def config(
@@ -38,8 +46,8 @@ def config(
         "output_dir": "./c",
         "args": quantize if quantize is not None else convert or {},
     }
-    fit = {"fit_lengths": True} if keys.pop("fit_lengths", False) else {}
-    built = {"executable": "trtllm-build", "output_dir": "./e", "args": build or {}, **fit}
+    lengths = {"fit_lengths": True} if keys.pop("fit_lengths", False) else {}
+    built = {"executable": "trtllm-build", "output_dir": "./e", "args": build or {}, **lengths}
     return BuildConfig.model_validate(
         {"version": 1, "model_id": "a/b", "example_name": "llama", name: step, "build": built, **keys}
     )
@@ -193,12 +201,10 @@ def test_programs_that_are_missing_or_in_wrong_places_are_refused(step: dict[str
 
 def test_lengths_beyond_the_models_positions_are_refused_or_cut() -> None:
     with pytest.raises(SequenceTooLong) as caught:
-        fit_model(asked(build={"max_seq_len": 8192}), **LLAMA_2)
+        fit(asked(build={"max_seq_len": 8192}), LLAMA_2)
     assert "max_seq_len is 8192, but the model has 4096 positions" in str(caught.value)
     assert "fit_lengths" in str(caught.value)
-    build, notes = fit_model(
-        asked(build={"max_seq_len": 8192, "max_input_len": 5000}, fit_lengths=True), **LLAMA_2
-    )
+    build, notes = fit(asked(build={"max_seq_len": 8192, "max_input_len": 5000}, fit_lengths=True), LLAMA_2)
     assert (build.max_seq_len, build.build.value("max_input_len")) == (4096, 4096)
     assert "--max_seq_len 4096" in " ".join(argv(build.build.args, build.build.program))
     assert notes == [
@@ -208,19 +214,23 @@ def test_lengths_beyond_the_models_positions_are_refused_or_cut() -> None:
 
 
 def test_lengths_within_the_model_stay_and_one_not_given_is_the_models() -> None:
-    build, notes = fit_model(asked(build={"max_seq_len": 4096}), **LLAMA_2)
+    build, notes = fit(asked(build={"max_seq_len": 4096}), LLAMA_2)
     assert (build.max_seq_len, notes) == (4096, [])
-    assert fit_model(asked(), **LLAMA_2)[0].max_seq_len == 4096
-    assert fit_model(asked())[0].max_seq_len is None
+    assert fit(asked(), LLAMA_2)[0].max_seq_len == 4096
+    assert fit(asked(), {})[0].max_seq_len is None
+
+
+def _model(heads: int, key_value_heads: int) -> dict[str, Any]:
+    return {**LLAMA_2, "num_attention_heads": heads, "num_key_value_heads": key_value_heads}
 
 
 def test_a_model_that_does_not_divide_is_refused_but_few_key_value_heads_are_repeated() -> None:
-    fit_model(asked(convert={"tp_size": 8}), num_heads=64, num_kv_heads=1)
+    fit(asked(convert={"tp_size": 8}), _model(64, 1))
     for convert, model, words in (
         ({"tp_size": 3}, LLAMA_2, "splits 40 attention heads over tp_size 3"),
-        ({"tp_size": 4}, {"num_heads": 12, "num_kv_heads": 6}, "6 key/value heads over tp_size 4"),
+        ({"tp_size": 4}, _model(12, 6), "6 key/value heads over tp_size 4"),
         ({"pp_size": 41}, LLAMA_2, "splits 40 layers over pp_size 41"),
     ):
         with pytest.raises(ConflictingBuildKeys) as caught:
-            fit_model(asked(convert=convert), **model)
+            fit(asked(convert=convert), model)
         assert words in str(caught.value)

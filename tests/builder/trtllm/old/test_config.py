@@ -14,7 +14,7 @@ from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, argv
 from builder.trtllm.old.config import migrate
 from builder.trtllm.old.flags import flag_changes
 from builder.trtllm.rules import check
-from builder.trtllm.sizing import fit_model
+from builder.trtllm.sizing import fit
 from builder.trtllm.summary import TrtllmBuild
 from cli.migrate import config_text
 from errors.coded_error import CodedError
@@ -66,7 +66,7 @@ def test_each_known_shape_plans_without_a_hand_on_it_and_is_migrated_once(name: 
     assert build.calls[-1].program == "trtllm-build"
     assert build.max_seq_len is None or build.fit_lengths
     assert {call.program for call in build.calls[:-1]} <= {"convert_checkpoint.py", "quantize.py"}
-    fit_model(build, 4096)
+    fit(build, {"max_position_embeddings": 4096})
     once, changes = migrate(yaml.safe_load(old.ALL[name]))
     assert changes
     assert migrate(once) == (once, ())
@@ -233,7 +233,7 @@ def test_a_script_of_another_example_is_found_by_its_name() -> None:
 
 def test_lengths_of_old_knew_no_limit_and_are_cut_to_the_models() -> None:
     build, _ = planned(old.LLAMA_INT8_2GPU)
-    fitted, (note,) = fit_model(build, 4096, 40, 40, 40)
+    fitted, (note,) = fit(build, {"max_position_embeddings": 4096})
     assert fitted.max_seq_len == 4096
     assert "8192 reduced to 4096" in note
 

@@ -39,7 +39,6 @@ class ConnectedTriton:
     is_managed = False
 
     def __init__(self) -> None:
-        self.budget = Budget(4 << 20)
         self.reads = Starts(32)
 
     def check_room(self, client: object) -> None:
@@ -54,7 +53,7 @@ class Client:
         self, keys: tuple[str, ...] = (), *, is_ready: bool = False, inferences: Inferences | None = None
     ) -> None:
         self.inferences: Any = inferences or ConnectedTriton()
-        self.budget = self.inferences.budget
+        self.inferences.budget = self.budget = Budget(4 << 20)
         self.server = GRPCServer(
             self.inferences, UnreachableTriton(), APIKeys(keys), lambda: is_ready, MAX_BODY_BYTES
         )
