@@ -117,6 +117,10 @@ def test_leaves_alone_what_is_no_library_for_a_gpu(tree: Path) -> None:
     (tree / "kernel.cubin").write_bytes(LibraryMaker(containers=[FAT], machine=190).made())
     (tree / "libcudadevrt.a").write_bytes(b"!<arch>\n" + LibraryMaker(containers=[FAT], type=1).made())
     (tree / "dangling.so").symlink_to("nowhere.so")
+    # Debug information's sections are named and placed like the library's, and their bytes are not there.
+    types = dict.fromkeys((".nv_fatbin", ".nvFatBinSegment", ".rodata"), (NOBITS, ALLOCATED))
+    debug = LibraryMaker(containers=[FAT], in_rodata=FOREIGN, section_types=types).made()
+    (tree / "libtorch_cuda.so.debug").write_bytes(debug.replace(FAT, b"\xab" * len(FAT)))
     before = snapshot(tree)
     assert main(["--sm", "86", str(tree)]) == 0
     after = snapshot(tree)
@@ -163,17 +167,6 @@ def test_finds_device_code_in_a_section_that_can_be_run(tree: Path) -> None:
     (tree / "libodd.so").write_bytes(made)
     assert main(["--sm", "86", str(tree)]) == 0
     assert FAT not in (tree / "libodd.so").read_bytes()
-
-
-def test_leaves_a_file_of_debug_information_alone(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its sections are named and placed like the library's, and their bytes are not there."""
-    types = dict.fromkeys((".nv_fatbin", ".nvFatBinSegment", ".rodata"), (NOBITS, ALLOCATED))
-    maker = LibraryMaker(containers=[FAT], in_rodata=FOREIGN, section_types=types)
-    made = maker.made().replace(FAT, b"\xab" * len(FAT))
-    (tree / "libtorch_cuda.so.debug").write_bytes(made)
-    assert main(["--sm", "86", str(tree)]) == 0
-    assert "debug" not in capsys.readouterr().out
-    assert (tree / "libtorch_cuda.so.debug").read_bytes() == made
 
 
 def test_wherever_the_resources_lie_all_that_goes_goes(tree: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slim.cli import main
+from slim.rule import Entry, Kind, Variant, needed
 
 from tests.nix.slim.elf_maker import (
     ARCHITECTURE,
@@ -27,6 +28,8 @@ from tests.nix.slim.elf_maker import (
 SMS = (75, 80, 86, 89, 90, 100, 103, 120)
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 
+VARIANTS = {BASE: Variant.BASE, ARCHITECTURE: Variant.ARCHITECTURE, FAMILY: Variant.FAMILY}
+
 images = st.builds(
     Image,
     kind=st.sampled_from([PTX, ELF]),
@@ -39,19 +42,12 @@ images = st.builds(
 groups = st.lists(st.lists(images, max_size=6), max_size=4)
 
 
-def _best(images: list[Image], sm: int) -> list[Image]:
-    """Return the rule, said again in another way than the program says it."""
-
-    def usable(one: Image) -> bool:
-        if one.sm == sm:
-            return True
-        if one.variant == ARCHITECTURE or one.sm > sm:
-            return False
-        return one.sm // 10 == sm // 10 or (one.kind == PTX and one.variant == BASE)
-
-    ranks = [(one.kind == ELF, one.sm) if usable(one) else (False, 0) for one in images]
-    best = max(ranks, default=(False, 0))
-    return [one for one, rank in zip(images, ranks, strict=True) if rank == best and usable(one)]
+def _kept(images: list[Image], sm: int) -> list[Image]:
+    """Return the images that the rule keeps: test_rule.py tests it."""
+    entries = [
+        Entry(place, 64, Kind(one.kind), one.sm, VARIANTS[one.variant]) for place, one in enumerate(images)
+    ]
+    return [images[entry.offset] for entry in needed(entries, sm)]
 
 
 def _containers(content: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -74,7 +70,7 @@ def test_what_stays_is_the_rules_choice_and_all_else_is_as_before(
         in_rodata=b"host data \x00 here",
     )
     before = maker.made()
-    expected = [_best(images, sm) for images in [*relocatable, *fat]]
+    expected = [_kept(images, sm) for images in [*relocatable, *fat]]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "lib.so")
         path.write_bytes(before)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,10 +17,19 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-from hyperframe.frame import ContinuationFrame, Frame, HeadersFrame, PingFrame, SettingsFrame
+from hpack import Encoder
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    Frame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    RstStreamFrame,
+    SettingsFrame,
+)
 
-from runner.triton_server.grpc_wire import SERVICE
-from tests.attacks.http2 import DATA, GOAWAY, PREFACE, RST, SETTINGS, call, frame, valid_request
+from runner.triton_server.grpc_wire import SERVICE, prefixed
 from tests.hostile import (
     HOST,
     Watch,
@@ -36,7 +46,7 @@ from tests.runner.api.alone import APIAlone
 from tests.runner.api.apis import API
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import ENSEMBLE, Counters, wait_until
-from tests.runner.triton_server.front.running import front_pid
+from tests.runner.triton_server.front.running import front_pid, inference
 
 pytestmark = pytest.mark.servers
 
@@ -133,17 +143,28 @@ def code_of(answer: bytes) -> str:
     return str(error["code"])
 
 
-def _frames(frames: list[Frame]) -> bytes:
+def _frames(frames: Iterable[Frame]) -> bytes:
     return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"".join(each.serialize() for each in frames)
 
 
-def _calls(*frames: bytes) -> bytes:
-    """Send data and return the answer. The server closes the connection at the end."""
-    return PREFACE + frame(SETTINGS) + b"".join(frames) + frame(GOAWAY, 0, b"\0" * 8)
+def _call(stream: int, method: str, *rest: Frame) -> list[Frame]:
+    fields = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", f"{SERVICE}/{method}")]
+    fields += [("content-type", "application/grpc"), ("te", "trailers")]
+    return [HeadersFrame(stream, Encoder().encode(fields, huffman=False), flags=["END_HEADERS"]), *rest]
 
 
-def _reset_request(stream: int) -> bytes:
-    return call(stream) + frame(DATA, stream, valid_request(4000)) + frame(RST, stream, b"\0\0\0\x08")
+def _calls(*frames: Frame) -> bytes:
+    """Return what makes the server answer and close the connection at the end."""
+    return _frames([SettingsFrame(0), *frames, GoAwayFrame(0)])
+
+
+def _reset_requests() -> bytes:
+    message = prefixed(inference(max_tokens=4000, is_streaming=True).SerializeToString())
+    streams = [
+        _call(each, "ModelInfer", DataFrame(each, message), RstStreamFrame(each, 8))
+        for each in range(1, 800, 2)
+    ]
+    return _calls(*itertools.chain(*streams))
 
 
 def _get(path: str, *headers: str) -> bytes:
@@ -193,10 +214,10 @@ ATTACKS: dict[str, Attack] = {
     "settings": ("grpc", 16, lambda _: _frames([SettingsFrame(0, settings={4: 9})] * 50_000), {0}),
     "empty messages": (
         *("grpc", 8),
-        lambda _: _calls(call(1, method="ModelStreamInfer"), *[frame(DATA, 1, b"\0\0\0\0\0" * 3200)] * 8),
+        lambda _: _calls(*_call(1, "ModelStreamInfer", *[DataFrame(1, prefixed(b"") * 3200)] * 8)),
         {0},
     ),
-    "requests that are reset": ("grpc", 8, lambda _: _calls(*map(_reset_request, range(1, 800, 2))), {0}),
+    "requests that are reset": ("grpc", 8, lambda _: _reset_requests(), {0}),
     "headers without end": (
         *("grpc", 32),
         lambda _: _frames([HeadersFrame(1, data=b""), *[ContinuationFrame(1, data=b"a" * 16_000)] * 60]),

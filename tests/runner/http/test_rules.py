@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from email.utils import parsedate_to_datetime
 
@@ -18,15 +17,11 @@ def head(first: str = "GET / HTTP/1.1", *headers: str) -> bytes:
     return "\r\n".join([first, *headers, "", ""]).encode("latin-1")
 
 
-def ask(data: bytes) -> tuple[list[int], bytes, list[tuple[str, bytes]]]:
+async def ask(data: bytes) -> tuple[list[int], bytes, list[tuple[str, bytes]]]:
     """Return all answers' statuses and bytes, and the paths and bodies of requests that arrived."""
-
-    async def send() -> tuple[list[int], bytes, list[tuple[str, bytes]]]:
-        client = Client()
-        answer = await client.send(data)
-        return client.statuses(), answer, [each[1:] for each in client.seen]
-
-    return asyncio.run(send())
+    client = Client()
+    answer = await client.send(data)
+    return client.statuses(), answer, [each[1:] for each in client.seen]
 
 
 @pytest.mark.parametrize(
@@ -76,8 +71,8 @@ def ask(data: bytes) -> tuple[list[int], bytes, list[tuple[str, bytes]]]:
         (chunked("/", [b"a"])[:-2] + b"X: trailer\r\n\r\n", 200),
     ],
 )
-def test_what_the_rfcs_say_of_a_request(data: bytes, status: int) -> None:
-    statuses, answer, seen = ask(data)
+async def test_what_the_rfcs_say_of_a_request(data: bytes, status: int) -> None:
+    statuses, answer, seen = await ask(data)
     assert statuses == [status]
     assert len(seen) == (status == 200)
     assert (b"accept-encoding: identity" in answer) == (status == 415)
@@ -94,27 +89,27 @@ def test_what_the_rfcs_say_of_a_request(data: bytes, status: int) -> None:
         ("HTTPS://other.example/a", "/a"),
     ],
 )
-def test_targets_that_mean_the_same_arrive_as_one_path(target: str, path: str) -> None:
-    statuses, _, seen = ask(head(f"GET {target} HTTP/1.1", HOST))
+async def test_targets_that_mean_the_same_arrive_as_one_path(target: str, path: str) -> None:
+    statuses, _, seen = await ask(head(f"GET {target} HTTP/1.1", HOST))
     assert (statuses, seen) == ([200], [(path, b"")])
 
 
 @pytest.mark.parametrize("target", ["/a/b/", "//a//b?c=/", "/a%2Fb", "http://other.example//a/b"])
-def test_paths_with_slashes_too_many_are_read(target: str) -> None:
-    assert ask(head(f"GET {target} HTTP/1.1", HOST))[2] == [("/a/b", b"")]
+async def test_paths_with_slashes_too_many_are_read(target: str) -> None:
+    assert (await ask(head(f"GET {target} HTTP/1.1", HOST)))[2] == [("/a/b", b"")]
 
 
-def test_a_100_is_sent_to_a_client_that_waits_and_not_to_http_1_0() -> None:
+async def test_a_100_is_sent_to_a_client_that_waits_and_not_to_http_1_0() -> None:
     data = request("/", b"{}", "Expect: 100-Continue")
-    assert ask(data[:-2])[0] == [100]
-    assert ask(data)[0][-1] == 200
-    assert ask(data.replace(b"1.1", b"1.0"))[0] == [200]
+    assert (await ask(data[:-2]))[0] == [100]
+    assert (await ask(data))[0][-1] == 200
+    assert (await ask(data.replace(b"1.1", b"1.0")))[0] == [200]
 
 
-def test_every_answer_has_a_date_and_a_head_none_of_its_body() -> None:
+async def test_every_answer_has_a_date_and_a_head_none_of_its_body() -> None:
     heads = [b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"]
     for data, status in zip(heads, (200, 400, 400), strict=True):
-        statuses, answer, _ = ask(data)
+        statuses, answer, _ = await ask(data)
         assert statuses == [status]
         fields, _, body = answer.partition(b"\r\n\r\n")
         assert bool(body) == data.startswith(b"GET")
@@ -123,32 +118,32 @@ def test_every_answer_has_a_date_and_a_head_none_of_its_body() -> None:
         assert int(headers["content-length"]) > 0
 
 
-def test_requests_before_a_bad_one_are_still_answered() -> None:
+async def test_requests_before_a_bad_one_are_still_answered() -> None:
     for bad in (b"GARBAGE\r\n\r\n", head("BREW / HTTP/1.1", HOST)):
-        statuses, answer, seen = ask(request("/a", b"{}") + request("/b", b"{}") + bad)
+        statuses, answer, seen = await ask(request("/a", b"{}") + request("/b", b"{}") + bad)
         assert statuses == [200, 200]
         assert b"connection: close" in answer.rpartition(b"HTTP/1.1 ")[2]
         assert len(seen) == 2
 
 
-def test_a_refusal_of_the_messages_api_is_in_its_format() -> None:
-    answer = ask(request("/v1/messages", b"{}", "Content-Encoding: gzip"))[1]
+async def test_a_refusal_of_the_messages_api_is_in_its_format() -> None:
+    _, answer, _ = await ask(request("/v1/messages", b"{}", "Content-Encoding: gzip"))
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "error"
 
 
-def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection() -> None:
-    _, answer, _ = ask(head("GET /stream HTTP/1.0"))
+async def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection() -> None:
+    _, answer, _ = await ask(head("GET /stream HTTP/1.0"))
     assert b"transfer-encoding" not in answer
     assert b"connection: close" in answer
     assert answer.endswith(b"\r\n\r\nab")
-    _, answer, _ = ask(head("GET /stream HTTP/1.1", HOST))
+    _, answer, _ = await ask(head("GET /stream HTTP/1.1", HOST))
     assert answer.endswith(b"\r\n\r\n1\r\na\r\n1\r\nb\r\n0\r\n\r\n")
 
 
-def test_an_offer_to_upgrade_the_connection_is_left_unused() -> None:
+async def test_an_offer_to_upgrade_the_connection_is_left_unused() -> None:
     """Offer as Java's HttpClient does in each first request, which may have a body."""
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA")
     whole, parts = request("/a", b"{}", *offer), chunked("/b", [b"[", b"]"], *offer)
-    statuses, _, seen = ask(whole + parts + request("/c", b"1"))
+    statuses, _, seen = await ask(whole + parts + request("/c", b"1"))
     assert statuses == [200] * 3
     assert seen == [("/a", b"{}"), ("/b", b"[]"), ("/c", b"1")]

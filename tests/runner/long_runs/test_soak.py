@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,17 +97,17 @@ async def _cancel(client: httpx.AsyncClient, number: int, prompt: str, count: in
     return (await client.post(f"{path}/cancel")).status_code
 
 
-def test_every_answer_is_that_of_its_own_prompt_and_nothing_is_left(tmp_path: Path) -> None:
+async def test_every_answer_is_that_of_its_own_prompt_and_nothing_is_left(tmp_path: Path) -> None:
     engine = paced_engine(tmp_path, 0)
     settings = dict.fromkeys(("COG_MAX_CONCURRENCY", "OPENAI_MAX_REQUESTS"), str(_PLACES))
     with whole_stack(tmp_path, {"ENGINE_DIR": str(engine), **settings}) as stack:
         soak, warm = Soak(stack, engine), int(REQUESTS * _WARM_UP)
-        asyncio.run(soak.run(range(warm)))
-        time.sleep(_IDLE_S * _IS_LONG)
+        await soak.run(range(warm))
+        await asyncio.sleep(_IDLE_S * _IS_LONG)
         before = measure(stack.session)
-        asyncio.run(soak.run(range(warm, REQUESTS)))
+        await soak.run(range(warm, REQUESTS))
         settle(stack.metrics_url)
-        time.sleep(_IDLE_S * _IS_LONG)
+        await asyncio.sleep(_IDLE_S * _IS_LONG)
         after = measure(stack.session)
     print(*sorted(soak.ends.items()), sep="\n")
     assert soak.wrong == []

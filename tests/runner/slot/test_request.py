@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -32,6 +31,8 @@ def tensors(**values: Any) -> dict[str, Any]:
             result[name] = np.array([value], np.int32)
         elif isinstance(value, np.ndarray):
             result[name] = value
+        elif isinstance(value, str):
+            result[name] = np.array([[value.encode()]], object)
         elif value is not None:
             result[name] = np.array([value], dtype_of(name, value))
     return result
@@ -43,8 +44,12 @@ def dtype_of(name: str, value: object) -> type:
     return np.float32 if name in FLOATS else np.uint64 if name in SEEDS else np.int32
 
 
-def parse(**values: Any) -> SlotRequest:
-    return parse_row(tensors(**values), 0, READY, includes_input=False)
+def parse(ready: Ready = READY, **values: Any) -> SlotRequest:
+    return parse_row(tensors(**values), 0, ready, includes_input=False)
+
+
+def ready(kind: str, guide_types: tuple[GuideType, ...] = ()) -> Ready:
+    return Ready(kind, 1000, 100, 8, guide_types)
 
 
 def test_a_request_of_nothing_but_its_prompt_is_greedy_and_unstreamed() -> None:
@@ -247,31 +252,27 @@ def test_what_no_engine_here_honours_is_e1104_and_not_dropped(given: dict[str, A
 
 
 def test_log_probabilities_min_p_and_biases_are_told_to_an_engine_that_honours_them() -> None:
-    given = tensors(
+    submit = parse(
+        ready("transformers"),
         return_log_probs=True,
         num_top_log_probs=3,
         min_p=0.25,
         logit_bias_ids=np.array([[7, 9]], np.int32),
         logit_bias_values=np.array([[1.5, -100]], np.float32),
-    )
-    ready = msgspec.structs.replace(READY, engine_kind="transformers")
-    submit = parse_row(given, 0, ready, includes_input=False).submit
+    ).submit
     assert (submit.wants_log_probs, submit.num_top_log_probs) == (True, 3)
     assert (submit.sampling.min_p, submit.sampling.logit_bias) == (0.25, {7: 1.5, 9: -100.0})
 
 
 def test_a_beam_search_is_one_request_and_drawn_outputs_have_consecutive_seeds() -> None:
-    ready = msgspec.structs.replace(READY, engine_kind="tensorrt_llm")
-    beams = parse_row(tensors(beam_width=3, len_penalty=2.0, seed=7), 0, ready, includes_input=False)
+    beams = parse(ready("tensorrt_llm"), beam_width=3, len_penalty=2.0, seed=7)
     assert beams.submits() == [beams.submit]
     assert (beams.num_sequences, beams.submit.sampling.length_penalty) == (3, 2.0)
     with pytest.raises(InvalidTensor, match="beam_search_diversity_rate"):
-        parse_row(tensors(beam_width=2, beam_search_diversity_rate=np.nan), 0, ready, includes_input=False)
-    ready = msgspec.structs.replace(READY, engine_kind="transformers")
-    drawn = tensors(num_return_sequences=3, runtime_top_p=0.5, seed=2**64 - 2)
-    submits = parse_row(drawn, 0, ready, includes_input=False).submits()
-    assert [each.sampling.seed for each in submits] == [2**64 - 2, 2**64 - 1, 0]
-    unseeded = parse_row(tensors(num_return_sequences=2), 0, ready, includes_input=False)
+        parse(ready("tensorrt_llm"), beam_width=2, beam_search_diversity_rate=np.nan)
+    drawn = parse(ready("transformers"), num_return_sequences=3, runtime_top_p=0.5, seed=2**64 - 2)
+    assert [each.sampling.seed for each in drawn.submits()] == [2**64 - 2, 2**64 - 1, 0]
+    unseeded = parse(ready("transformers"), num_return_sequences=2)
     assert unseeded.submits() == [unseeded.submit] * 2
 
 
@@ -282,23 +283,18 @@ def test_what_asks_for_nothing_special_as_nvidias_preprocessing_does_is_taken() 
 
 
 def test_nvidias_embedding_bias_is_a_bias_of_tokens_for_other_engines() -> None:
-    given = tensors(embedding_bias=np.array([[0, 1.5, 0, -2]], np.float32))
-    ready = msgspec.structs.replace(READY, engine_kind="transformers")
-    submit = parse_row(given, 0, ready, includes_input=False).submit
+    bias = np.array([[0, 1.5, 0, -2]], np.float32)
+    submit = parse(ready("transformers"), embedding_bias=bias).submit
     assert (submit.sampling.logit_bias, submit.tensors) == ({1: 1.5, 3: -2.0}, {})
-    ready = msgspec.structs.replace(READY, engine_kind="tensorrt_llm")
-    submit = parse_row(given, 0, ready, includes_input=False).submit
+    submit = parse(ready("tensorrt_llm"), embedding_bias=bias).submit
     assert (submit.sampling.logit_bias, list(submit.tensors)) == ({}, ["embedding_bias"])
 
 
-GUIDING = Ready("transformers", 1000, 100, 8, GUIDE_TYPES)
-
-
-def guided(ready: Ready, guide_type: str | None, guide: str | None, **more: Any) -> Submit:
+def guided(
+    guide_type: str | None, guide: str | None, kind: str = "transformers", *, guides: bool = True, **more: Any
+) -> Submit:
     texts = {"guided_decoding_guide_type": guide_type, "guided_decoding_guide": guide}
-    tensors = {name: np.array([[text.encode()]], object) for name, text in texts.items() if text is not None}
-    rest = {"input_ids": np.array([[1]], np.int32), "request_output_len": np.array([[9]], np.int32)}
-    return parse_row({**rest, **tensors, **more}, 0, ready, includes_input=False).submit
+    return parse(ready(kind, GUIDE_TYPES if guides else ()), **texts, **more).submit
 
 
 @pytest.mark.parametrize(
@@ -306,9 +302,9 @@ def guided(ready: Ready, guide_type: str | None, guide: str | None, **more: Any)
     [("json", None), ("json_schema", "{}"), ("regex", "é+"), ("ebnf_grammar", "root ::=")],
 )
 def test_a_guide_is_taken_as_it_is(guide_type: GuideType, guide: str | None) -> None:
-    assert guided(GUIDING, guide_type, guide).guide == Guide(guide_type, guide or "")
-    assert guided(GUIDING, None, None).guide is None
-    assert guided(GUIDING, "", "").guide is None
+    assert guided(guide_type, guide).guide == Guide(guide_type, guide or "")
+    assert guided(None, None).guide is None
+    assert guided("", "").guide is None
 
 
 @pytest.mark.parametrize(
@@ -323,7 +319,7 @@ def test_a_guide_is_taken_as_it_is(guide_type: GuideType, guide: str | None) -> 
 )
 def test_half_a_guide_is_e1103(guide_type: str | None, guide: str | None, message: str) -> None:
     with pytest.raises(InvalidTensor, match=message):
-        guided(GUIDING, guide_type, guide)
+        guided(guide_type, guide)
 
 
 @pytest.mark.parametrize(
@@ -332,12 +328,14 @@ def test_half_a_guide_is_e1103(guide_type: str | None, guide: str | None, messag
 )
 def test_an_engine_that_follows_no_guides_refuses_with_what_helps(kind: str, remedy: str) -> None:
     with pytest.raises(UnsupportedArgument, match=remedy):
-        guided(Ready(kind, 1000, 100, 8), "regex", "a")
+        guided("regex", "a", kind, guides=False)
 
 
 def test_what_does_not_go_with_a_guide_is_refused() -> None:
-    least, width = {"min_length": np.array([[3]], np.int32)}, {"beam_width": np.array([[2]], np.int32)}
-    assert guided(GUIDING, "regex", "a+", **least).min_tokens == 3
-    for kind, tensors in (("vllm", least), ("tensorrt_llm", least), ("tensorrt_llm", width)):
+    assert guided("regex", "a+", min_length=3).min_tokens == 3
+    for kind, name in (
+        *((each, "min_length") for each in ("vllm", "tensorrt_llm")),
+        ("tensorrt_llm", "beam_width"),
+    ):
         with pytest.raises(UnsupportedArgument, match="guide"):
-            guided(Ready(kind, 1000, 100, 8, GUIDE_TYPES), "regex", "a+", **tensors)
+            guided("regex", "a+", kind, **{name: 3})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -13,13 +12,10 @@ from runner.triton_server.supervisor import Heartbeat
 from tests.runner.misbehaving_server import Handler, answer, be_silent, reset, serving, stream
 
 
-def ask(handler: Handler, times: int = 1) -> list[bool]:
-    async def run() -> list[bool]:
-        async with serving(handler) as url:
-            heartbeat = Heartbeat(url, f"{url}/metrics")
-            return [await heartbeat.is_alive() for _ in range(times)]
-
-    return asyncio.run(run())
+async def ask(handler: Handler, times: int = 1) -> list[bool]:
+    async with serving(handler) as url:
+        heartbeat = Heartbeat(url, f"{url}/metrics")
+        return [await heartbeat.is_alive() for _ in range(times)]
 
 
 def counting(counts: Sequence[str], probes: list[str]) -> Handler:
@@ -37,18 +33,18 @@ def counting(counts: Sequence[str], probes: list[str]) -> Handler:
     return handle
 
 
-def test_triton_is_alive_while_it_runs_requests_of_others() -> None:
+async def test_triton_is_alive_while_it_runs_requests_of_others() -> None:
     """A request of ours would wait behind them."""
     probes: list[str] = []
     line = 'nv_inference_exec_count{model="tensorrt_llm",version="1"}'
     counts = [f"{line} {count}" for count in (5, 7, 7, 8)]
-    assert ask(counting(counts, probes), 4) == [True, True, False, True]
+    assert await ask(counting(counts, probes), 4) == [True, True, False, True]
     assert probes == ["/v2/models/tensorrt_llm/generate"]
 
 
-def test_metrics_without_the_slot_say_nothing() -> None:
+async def test_metrics_without_the_slot_say_nothing() -> None:
     other = 'nv_inference_exec_count{model="ensemble",version="1"} 5'
-    assert ask(counting([other, "nothing"], []), 2) == [False, False]
+    assert await ask(counting([other, "nothing"], []), 2) == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -59,15 +55,15 @@ def test_metrics_without_the_slot_say_nothing() -> None:
         (stream(then=reset), False),
     ],
 )
-def test_any_answer_of_the_slot_is_a_sign_of_life(handler: Handler, is_alive: bool) -> None:
-    assert ask(handler) == [is_alive]
+async def test_any_answer_of_the_slot_is_a_sign_of_life(handler: Handler, is_alive: bool) -> None:
+    assert await ask(handler) == [is_alive]
 
 
-def test_a_silent_triton_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_triton_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_TIMEOUT_S", 0.2)
 
     async def wait(request: web.Request) -> web.Response:
         await be_silent(request)
         return web.Response()
 
-    assert ask(wait) == [False]
+    assert await ask(wait) == [False]

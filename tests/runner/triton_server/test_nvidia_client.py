@@ -203,48 +203,52 @@ async def test_a_triton_that_is_silent_is_e2101_and_its_sequence_is_freed(nvidia
     wait_until(lambda: nvidia.counts()[0] == 0)
 
 
-def find(port: int, model: str = MODEL, host: str = HOST, timeout_s: float = 0.0) -> CodedError:
+async def find(port: int, model: str = MODEL, host: str = HOST) -> CodedError:
     """Return the error with which the start ends."""
     place = TritonAddress(host=host, port=port, model=model)
-    return asyncio.run(error_of(wait_for_triton(place, timeout_s, lambda reason: None)))
+    return await error_of(wait_for_triton(place, 0, lambda reason: None))
 
 
-def test_what_waiting_can_not_mend_is_told_at_once(nvidia: NvidiaTriton, triton: TritonUnderTest) -> None:
-    error = find(nvidia.port, "other")
+async def test_what_waiting_can_not_mend_is_told_at_once(
+    nvidia: NvidiaTriton, triton: TritonUnderTest
+) -> None:
+    error = await find(nvidia.port, "other")
     assert isinstance(error, UnknownTritonModel)
     assert f"as --triton-model, among: {MODEL}, whole." in error.sentence
-    assert isinstance(find(triton.grpc_port, "other"), UnknownTritonModel)
-    error = find(triton.grpc_port, "ensemble")
+    assert isinstance(await find(triton.grpc_port, "other"), UnknownTritonModel)
+    error = await find(triton.grpc_port, "ensemble")
     assert error.code == "E1113"
     assert "no input input_ids" in error.sentence
     for port in (nvidia.http_port, triton.http_port):
-        error = find(port)
+        error = await find(port)
         assert isinstance(error, InvalidSetting)
         assert "its HTTP port is another" in error.sentence
 
 
-def test_a_port_that_is_no_tritons_is_told_by_what_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_port_that_is_no_tritons_is_told_by_what_listens_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("runner.triton_server.nvidia_client._ANSWER_TIMEOUT_S", 0.3)
     (port,) = free_ports(1)
-    error = find(port)
+    error = await find(port)
     assert isinstance(error, ExternalTritonUnavailable)
     assert "refused" in error.sentence
-    assert isinstance(find(8001, host="no-such-host.invalid"), InvalidSetting)
+    assert isinstance(await find(8001, host="no-such-host.invalid"), InvalidSetting)
     with socket.create_server((HOST, 0)) as silent:
-        error = find(silent.getsockname()[1])
+        error = await find(silent.getsockname()[1])
         assert isinstance(error, ExternalTritonUnavailable)
         assert "does not answer" in error.sentence
     for words in (b"SSH-2.0-OpenSSH_9.6\r\n", b"\x15\x03\x03\x00\x02\x02\x46", b"", b"HTTP/1.1 400 Bad"):
-        assert isinstance(asyncio.run(_find_at(words)), InvalidSetting)
+        assert isinstance(await _find_at(words), InvalidSetting)
 
 
-def test_a_server_of_http2_that_is_no_triton_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_of_http2_that_is_no_triton_is_told(caplog: pytest.LogCaptureFixture) -> None:
     settings = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
     headers = bytes([0, 0, 1, 1, 4, 0, 0, 0, 1, 0x8D])  # :status 404
     html = b"<html>not found</html>"
     data = bytes([0, 0, len(html), 0, 1, 0, 0, 0, 1]) + html
     for rest in (headers + data, headers[:4] + b"\x05" + headers[5:]):
-        assert isinstance(asyncio.run(_find_at(settings + rest)), InvalidSetting)
+        assert isinstance(await _find_at(settings + rest), InvalidSetting)
     assert not caplog.records
 
 
@@ -261,8 +265,7 @@ async def _find_at(words: bytes) -> CodedError:
         writer.close()
 
     async with await asyncio.start_server(speak, HOST, 0) as server:
-        place = TritonAddress(host=HOST, port=server.sockets[0].getsockname()[1], model=MODEL)
-        return await error_of(wait_for_triton(place, 0, lambda reason: None))
+        return await find(server.sockets[0].getsockname()[1])
 
 
 class Command:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes.util
 import importlib.util
 import os
@@ -73,33 +72,39 @@ def test_the_cause_of_a_failed_start_keeps_its_code(paced: PacedModel, tmp_path:
     assert not str(raised.value).endswith("|")
 
 
+def service(folder: Path, *, is_broken: bool = False, **settings: str) -> tuple[Service, int]:
+    """Return a service that has not started, and its HTTP port."""
+    model = make_paced_model(folder / "model", 200)
+    if is_broken:
+        pace = model.directory / "paced.json"
+        pace.write_bytes(b"x" * pace.stat().st_size)
+    ports = free_ports(3)
+    environment = triton_environment(*ports) | {"ENGINE_DIR": str(model.directory), "HOME": str(folder)}
+    return Service(load_settings(environment | settings), lambda line: None), ports[0]
+
+
+def check_nothing_is_left(port: int) -> None:
+    assert triton_pids(port) == []
+    wait_until(lambda: engine_pids(port) == [])
+    assert shared_memory(port) == []
+
+
 @pytest.mark.servers
-def test_an_engine_that_can_not_be_loaded_ends_the_start_with_its_code_and_leaves_nothing(
+async def test_an_engine_that_can_not_be_loaded_ends_the_start_with_its_code_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    model = make_paced_model(tmp_path / "model", 200)
-    pace = model.directory / "paced.json"
-    pace.write_bytes(b"x" * pace.stat().st_size)
-    ports = free_ports(3)
-    environment = triton_environment(*ports) | {"ENGINE_DIR": str(model.directory), "HOME": str(tmp_path)}
+    starting, port = service(tmp_path, is_broken=True)
     with pytest.raises(EngineStartFailed, match="E2108"):
-        asyncio.run(Service(load_settings(environment), lambda line: None).open())
-    assert triton_pids(ports[0]) == []
-    assert engine_pids(ports[0]) == []
-    assert shared_memory(ports[0]) == []
+        await starting.open()
+    check_nothing_is_left(port)
 
 
 @pytest.mark.servers
-def test_a_start_that_takes_too_long_is_e2106_and_leaves_nothing(tmp_path: Path) -> None:
-    model = make_paced_model(tmp_path / "model", 200)
-    ports = free_ports(3)
-    environment = triton_environment(*ports) | {"ENGINE_DIR": str(model.directory), "HOME": str(tmp_path)}
-    service = Service(load_settings(environment | {"TRITON_START_TIMEOUT": "0.2"}), lambda line: None)
+async def test_a_start_that_takes_too_long_is_e2106_and_leaves_nothing(tmp_path: Path) -> None:
+    starting, port = service(tmp_path, TRITON_START_TIMEOUT="0.2")
     with pytest.raises(StartFailed, match=r"not within 0\.2 s \(TRITON_START_TIMEOUT\), while"):
-        asyncio.run(service.open())
-    assert triton_pids(ports[0]) == []
-    assert shared_memory(ports[0]) == []
-    wait_until(lambda: engine_pids(ports[0]) == [])
+        await starting.open()
+    check_nothing_is_left(port)
 
 
 @pytest.mark.servers

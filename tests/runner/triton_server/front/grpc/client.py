@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import struct
 from contextlib import suppress
 from typing import Any
 
@@ -133,7 +132,3 @@ class Client:
         return self.transport.is_closing() or any(
             isinstance(each, ConnectionTerminated) for each in self.events
         )
-
-
-def prefixed(*messages: bytes) -> bytes:
-    return b"".join(struct.pack(">BI", 0, len(each)) + each for each in messages)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from runner.triton_server.grpc_wire import SERVICE, Messages, TooLong
+from runner.triton_server.grpc_wire import SERVICE, Messages, TooLong, prefixed
 from tests.fuzz.triton_standin import StandInTriton, stand_in
 from tests.runner.triton_server.front.grpc.client import (
     EMPTY,
@@ -25,13 +25,12 @@ from tests.runner.triton_server.front.grpc.client import (
     UNAUTHENTICATED,
     UNIMPLEMENTED,
     Client,
-    prefixed,
 )
 
 
 @given(st.lists(st.binary(max_size=300), max_size=10), st.data())
 def test_every_split_into_reads_gives_the_same_messages(messages: list[bytes], data: st.DataObject) -> None:
-    stream = prefixed(*messages)
+    stream = b"".join(map(prefixed, messages))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=20)) | {0, len(stream)})
     whole, split = Messages(300), Messages(300)
     assert whole.feed(stream) == messages
