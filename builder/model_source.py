@@ -79,7 +79,7 @@ def best_kind() -> str:
 
 
 def missing_environment(chosen: str) -> str | None:
-    """Name what would serve faster here than the ``chosen`` kind, where its environment is not installed."""
+    """Name the kind that would serve faster here than ``chosen``; None if its environment is installed."""
     first = next(kind for kind in KINDS.values() if kind.serves_models)
     if chosen == first.name or not visible_gpus() or installed_version(_python(first))(first.name):
         return None

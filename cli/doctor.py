@@ -29,7 +29,7 @@ from runner.triton_server.install import install_triton
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "tokenizers", "msgspec")
 _ENGINES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.libraries))
 _OURS = re.compile(r" -m (runner\.|builder\.cog_server|cli )|/cog-triton ")
-"""A part of the command line of each of our processes that listens at a port."""
+"""Parts of the command lines of our processes that listen at ports."""
 _TIMEOUT_S = 60.0
 _OK, _FAILED = 0, 2
 

@@ -13,13 +13,13 @@ from engine.progress import Progress
 from runner.cog_server.launch import CogServer
 
 _MODEL = "model: "
-"""The beginning of the lines of the runner's log that tell of a model's download."""
+"""Beginning of the runner's log lines about a model's download."""
 _PHASES = {
     "engine: ": "loading the engine",
     "engine_server: INFO cog_triton.engine: engine ready": "loading Triton's models",
     "test prediction": "generating a first text",
 }
-"""Phases of a start, by the beginning of the line of the runner's log with which each begins."""
+"""Phases of a start, by the beginning of the log line that announces each."""
 
 
 @contextmanager

@@ -32,11 +32,11 @@ _PROBED = {
 }
 _ASKED = {"role": "user", "content": "zquser"}
 _MOST_KEPT = 1000
-"""Limit of shapes of chats, and of roles."""
+"""Limit of the chat shapes, and of the roles, that are kept."""
 _MOST_TRIED = 8000
-"""Limit of messages of a chat in all arrangements that are tried: a template writes them in 0.1 s."""
+"""Limit of messages, summed over the arrangements that are tried: a template renders them in 0.1 s."""
 _SHORT = 40
-"""Limit of messages of a chat of which many arrangements are tried."""
+"""Length of a chat, in messages, up to which many arrangements are tried."""
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 

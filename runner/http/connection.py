@@ -28,7 +28,7 @@ _MAX_HEADERS = 100
 _SLASHES = re.compile("//+")
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _WIRE_FACTOR = 2
-"""Bytes on the wire of a chunked body, for each byte of the limit of bodies."""
+"""Factor by which a chunked body may exceed the limit of bodies on the wire, framing included."""
 _LINGER_S = 2.0
 _LINGER_BYTES = 1 << 20
 """Size of what is read after a refusal. NOTE: else the client's kernel may drop our answer."""

@@ -17,7 +17,7 @@ from runner.slot.front_link import FrontLink
 from runner.slot.request import SlotRequest
 
 NO_TOKEN = -1
-"""Padding of shorter beams, as in NVIDIA's backend, and of a stream's part of the prompt."""
+"""Padding: it follows shorter beams, as in NVIDIA's backend, and replaces the prompt's ids in a stream."""
 _TYPES: Mapping[str, Any] = {
     "stream_id": np.int64,
     "finish_reason": object,

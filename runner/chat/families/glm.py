@@ -90,7 +90,7 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
                 return not reader.is_cut_off(self.end)
 
     def _ends(self, reader: Reader, writer: ArgumentsWriter) -> Ends:
-        """Yield what follows a value whose own end is missing, and hardly stands in a value."""
+        """Yield what may end a value that lacks its own end: it hardly ever occurs in values."""
 
         def key() -> Reading[bool]:
             try:

@@ -15,7 +15,7 @@ Search = Callable[..., "re.Match[str] | None"]
 
 _SPECIAL, _ADDED = 0xDC00, 0xDC80
 CUT = "\N{REPLACEMENT CHARACTER}"
-"""Character that the end of an answer makes of one that it cuts, maybe one of a marker."""
+"""Character that stands for an incomplete one, maybe of a marker, where an answer was cut."""
 
 
 class Stops:

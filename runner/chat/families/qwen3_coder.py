@@ -66,7 +66,7 @@ class FunctionCalls(msgspec.Struct, frozen=True):
         return is_whole
 
     def _ends(self, reader: Reader, tools: ToolUse, writer: ArgumentsWriter, lines: "_Lines") -> Ends:
-        """Yield what follows a value whose own end is missing, and hardly stands in a value."""
+        """Yield what may end a value that lacks its own end: it hardly ever occurs in values."""
         names = {tool.name for tool in tools.tools}
 
         def parameter() -> Reading[bool]:

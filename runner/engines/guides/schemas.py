@@ -173,4 +173,4 @@ _NO_EFFECT: Mapping[str, Callable[[Any, Schema], bool]] = {
     "maxProperties": _has_fewer_names,
     "minProperties": lambda value, schema: value <= len(set(schema.get("required", ()))),
 }
-"""Tests by keyword: True if it has no effect with this value, in this schema."""
+"""Functions by keyword: True if the keyword has no effect with this value, in this schema."""

@@ -2,7 +2,7 @@
 
 An idle process passes on all tokens at once. A busy one waits for the stream's next tokens, so that a chunk
 has those of two engine steps, or of all steps within 50 ms. It knows what a chunk costs it: its CPU time
-divided by its chunks. It is busy if the chunks of all its streams in that time would take too much of it.
+divided by its chunks. It is busy if the chunks of all its streams would otherwise take too much of its time.
 """
 
 import time

@@ -118,7 +118,7 @@ class InvokeCalls(msgspec.Struct, frozen=True):
         return has_end
 
     def _ends(self, reader: Reader, writer: ArgumentsWriter) -> Ends:
-        """Yield what follows a value whose own end is missing, and hardly stands in a value."""
+        """Yield what may end a value that lacks its own end: it hardly ever occurs in values."""
 
         def parameter() -> Reading[bool]:
             try:

@@ -130,7 +130,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
 
     @property
     def arriving_bytes(self) -> int:
-        """Number of bytes of frames, and of headers in several frames, whose rest has not come."""
+        """Number of bytes of incomplete frames, and of headers whose later frames have not come."""
         return self._eventless_bytes + len(self._arrived)
 
     def free(self) -> None:
