@@ -158,7 +158,8 @@ def test_json_by_any_of_its_names_is_read(content_type: str) -> None:
 
 def fed(document: bytes, cuts: int, max_values: int = 1 << 30) -> JSONBounds:
     bounds = JSONBounds(max_values, "raise OPENAI_MAX_BODY_VALUES", InvalidBody)
-    at = sorted(random.Random(cuts).randrange(len(document) + 1) for _ in range(cuts))
+    choice = random.Random(cuts)
+    at = sorted(choice.randrange(len(document) + 1) for _ in range(cuts))
     for start, end in zip([0, *at], [*at, len(document)], strict=True):
         bounds.feed(document[start:end])
     return bounds
