@@ -27,22 +27,6 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def stream(*pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | None = None) -> Handler:
-    """Return a handler that sends these bytes piece by piece and then ends as told, or well."""
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for piece in pieces:
-            await response.write(piece)
-            await asyncio.sleep(0)
-        if then is not None:
-            await then(request)
-        return response
-
-    return handle
-
-
 def answer(status: int, body: bytes, content_type: str = "application/json") -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         return web.Response(status=status, body=body, headers={"Content-Type": content_type})
@@ -50,12 +34,15 @@ def answer(status: int, body: bytes, content_type: str = "application/json") -> 
     return handle
 
 
-async def reset(request: web.Request) -> None:
-    """Break the connection off, as a killed server does."""
+async def break_off(request: web.Request) -> web.StreamResponse:
+    """Begin an answer and break the connection off, as a killed server does."""
+    response = web.StreamResponse()
+    await response.prepare(request)
     assert request.transport is not None
     connection = request.transport.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     request.transport.abort()
+    return response
 
 
 async def be_silent(request: web.Request) -> None:

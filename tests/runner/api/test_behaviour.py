@@ -8,16 +8,15 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
 from errors.settings import PortInUse
-from tests.runner.api.apis import API, CHAT_TEMPLATE, data_of, error_of
+from tests.runner.api.apis import API, data_of, error_of
 from tests.runner.paced_engine import PacedModel, make_paced_model
-from tests.runner.servers import DEADLINE_S, HOST, TritonUnderTest, is_running, wait_until
+from tests.runner.servers import DEADLINE_S, HOST, TritonUnderTest, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -73,17 +72,6 @@ def test_a_client_that_leaves_before_an_answer_frees_the_sequence(api: API) -> N
     api.counters.wait_for_cancelled(before + 1)
 
 
-def test_many_streams_at_once_are_each_their_own(api: API) -> None:
-    prompts = [f"Number {number} of the streams" for number in range(40)]
-
-    def text(prompt: str) -> str:
-        events = api.events(TEXT, prompt=prompt, max_tokens=30)
-        return "".join(event["choices"][0]["text"] for event in events)
-
-    with ThreadPoolExecutor(len(prompts)) as threads:
-        assert list(threads.map(text, prompts)) == [api.model.expected_text(each, 30) for each in prompts]
-
-
 def test_a_client_that_reads_slowly_gets_all(api: API) -> None:
     body = {"prompt": "Earth", "max_tokens": 300, "stream": True}
     transport = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)])
@@ -134,16 +122,6 @@ def test_whose_stream_has_ended_has_its_places_back(strict: API) -> None:
     """A client that always asks for all there is meets nobody but itself."""
     for _ in range(150):
         assert strict.events(TEXT, prompt="Earth", n=4, max_tokens=1)
-
-
-def test_what_takes_too_long_is_504_and_in_a_stream_an_error_without_done(strict: API) -> None:
-    response = strict.post(TEXT, prompt="Earth", max_tokens=2000)
-    assert response.status_code == 504
-    assert error_of(response)["code"] == "E2601"
-    *events, last = data_of(strict.post(TEXT, prompt="Earth", max_tokens=2000, stream=True).text)
-    assert len(events) > 5
-    assert json.loads(last)["error"]["code"] == "E2601"
-    wait_until(lambda: strict.counters.is_settled)
 
 
 def test_an_engine_that_dies_ends_streams_as_errors_and_is_back(strict: API) -> None:
@@ -211,18 +189,3 @@ def test_a_port_that_is_taken_is_told_with_its_variable(paced: PacedModel, tmp_p
         port = str(taken.getsockname()[1])
         with pytest.raises(PortInUse, match=rf"Port {port} .* set OPENAI_PORT"):
             TritonUnderTest(paced, tmp_path, OPENAI_PORT=port, OPENAI_HOST=HOST)
-
-
-def test_it_ends_with_the_runner(paced: PacedModel, tmp_path: Path) -> None:
-    template = tmp_path / "template.jinja"
-    template.write_text(CHAT_TEMPLATE)
-    api = API(paced, tmp_path, CHAT_TEMPLATE=str(template))
-    servers = api.triton.service.openai
-    assert servers is not None
-    (server,) = servers.processes
-    assert server.pid is not None
-    pid = server.pid
-    api.close()
-    assert not is_running(pid)
-    with pytest.raises(OSError, match="refused"):
-        socket.create_connection((HOST, api.port))

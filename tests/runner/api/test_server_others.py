@@ -49,43 +49,37 @@ async def ask(listener: socket.socket) -> tuple[asyncio.StreamReader, asyncio.St
     return reader, writer
 
 
-def test_who_waits_for_another_is_answered_unless_this_one_stops() -> None:
-    async def run() -> None:
-        own, other = listening(), listening()
-        async with serving(PlainTextResponse("ok"), own, other) as server:
-            reader, writer = await ask(other)
-            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-            writer.close()
-            server.stopped.set()
-            _, writer = await ask(other)
-            await asyncio.sleep(0.3)
-            other.accept()[0].close()  # It waits still.
-            writer.close()
-        other.close()
-
-    asyncio.run(run())
+async def test_who_waits_for_another_is_answered_unless_this_one_stops() -> None:
+    own, other = listening(), listening()
+    async with serving(PlainTextResponse("ok"), own, other) as server:
+        reader, writer = await ask(other)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        server.stopped.set()
+        _, writer = await ask(other)
+        await asyncio.sleep(0.3)
+        other.accept()[0].close()  # It waits still.
+        writer.close()
+    other.close()
 
 
-def test_without_room_nothing_is_taken() -> None:
-    async def run() -> None:
-        own, other = listening(), listening()
-        has_begun, may_end = asyncio.Event(), asyncio.Event()
+async def test_without_room_nothing_is_taken() -> None:
+    own, other = listening(), listening()
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
 
-        async def application(scope: Scope, receive: Receive, send: Send) -> None:
-            has_begun.set()
-            await may_end.wait()
-            await PlainTextResponse("ok")(scope, receive, send)
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun.set()
+        await may_end.wait()
+        await PlainTextResponse("ok")(scope, receive, send)
 
-        async with serving(application, own, other, most=1):
-            reader, running = await ask(own)
-            await has_begun.wait()
-            _, waiting = await ask(other)
-            await asyncio.sleep(0.3)
-            other.accept()[0].close()
-            may_end.set()
-            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-            running.close()
-            waiting.close()
-        other.close()
-
-    asyncio.run(run())
+    async with serving(application, own, other, most=1):
+        reader, running = await ask(own)
+        await has_begun.wait()
+        _, waiting = await ask(other)
+        await asyncio.sleep(0.3)
+        other.accept()[0].close()
+        may_end.set()
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        running.close()
+        waiting.close()
+    other.close()

@@ -11,66 +11,55 @@ import httpx
 import pytest
 
 from errors.chat import ChatTemplateBroken
-from runner.api.supervisor import APIServers
+from runner.api.supervisor import APIServer, APIServers
 from tests.runner.api.processes import StandInEngineServer, settings_of, started
 from tests.runner.servers import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
 
-def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
+async def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
     template = tmp_path / "broken.jinja"
     template.write_text("{% if %}")
     settings, _ = settings_of(tmp_path, CHAT_TEMPLATE=str(template))
 
-    async def start() -> None:
-        server = APIServers(settings, None, None, log=lambda line: None, on_failure=lambda failure: True)
-        server.begin()
-        try:
-            await server.wait_ready()
-        finally:
-            await server.stop()
-
+    servers = APIServers(settings, None, None, log=lambda line: None, on_failure=lambda failure: True)
+    servers.begin()
     with pytest.raises(ChatTemplateBroken) as raised:
-        asyncio.run(start())
+        await servers.wait_ready()
+    await servers.stop()
     assert raised.value.facts["place"] == str(template)
     assert "line 1" in str(raised.value.facts["reason"])
 
 
-def test_clients_that_wait_for_a_new_api_are_served_though_it_does_not_know_the_engine_yet(
+async def test_clients_that_wait_for_a_new_api_are_served_though_it_does_not_know_the_engine_yet(
     tmp_path: Path,
 ) -> None:
     """Check the state after a SIGKILL of the API server: its port is open all the time."""
     settings, port = settings_of(tmp_path)
 
-    async def run() -> list[httpx.Response]:
-        url, body = f"http://127.0.0.1:{port}/v1/completions", {"prompt": "hi", "max_tokens": 3}
-        async with (
-            started(settings, StandInEngineServer(1.0)),
-            httpx.AsyncClient(timeout=DEADLINE_S) as client,
-        ):
-            return await asyncio.gather(*(client.post(url, json=body) for _ in range(4)))
-
-    responses = asyncio.run(run())
-    assert [each.status_code for each in responses] == [200] * 4, responses[0].text
+    async with started(settings, StandInEngineServer(1.0)):
+        assert await asyncio.gather(*(ask(port, 1) for _ in range(4))) == [{200}] * 4
 
 
-def test_a_server_that_drains_while_its_api_is_down_rejects_clients(tmp_path: Path) -> None:
+async def test_a_server_that_drains_while_its_api_is_down_rejects_clients(tmp_path: Path) -> None:
     settings, port = settings_of(tmp_path)
 
-    async def run() -> httpx.Response:
-        async with started(settings, StandInEngineServer(1.0), starts_again=False) as server:
-            await server.wait_ready()
-            assert server.processes[0].pid is not None
-            os.kill(server.processes[0].pid, signal.SIGKILL)
-            while server.processes[0].pid is not None:  # noqa: ASYNC110 - it stays down: it failed too often
-                await asyncio.sleep(0.005)
-            await server.drain()
-            assert server.processes[0].pid is None
-            async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
-                return await client.get(f"http://127.0.0.1:{port}/health")
+    async with started(settings, StandInEngineServer(1.0), starts_again=False) as servers:
+        await servers.wait_ready()
+        (process,) = servers.processes
+        await kill(process)
+        await servers.drain()
+        assert process.pid is None
+        assert await ask(port, 1) == {503}
 
-    assert asyncio.run(run()).status_code == 503
+
+async def kill(process: APIServer) -> None:
+    """Kill a process that is not started again, because it failed too often."""
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    while process.pid is not None:  # noqa: ASYNC110 - nothing tells us
+        await asyncio.sleep(0.005)
 
 
 async def ask(port: int, count: int) -> set[int]:
@@ -83,43 +72,34 @@ async def ask(port: int, count: int) -> set[int]:
     return statuses
 
 
-def test_clients_of_a_process_that_stays_down_are_served_by_the_others(tmp_path: Path) -> None:
+async def test_clients_of_a_process_that_stays_down_are_served_by_the_others(tmp_path: Path) -> None:
     settings, port = settings_of(tmp_path)
     settings = settings.model_copy(update={"openai_processes": 2})
 
-    async def run() -> None:
-        async with started(settings, StandInEngineServer(1.0), starts_again=False) as servers:
-            await servers.wait_ready()
-            first = servers.processes[0]
-            assert first.pid is not None
-            os.kill(first.pid, signal.SIGKILL)
-            while first.pid is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-            assert await ask(port, 20) == {200}  # Linux gives the dead one half of them.
-            assert first.pid is None
-
-    asyncio.run(run())
+    async with started(settings, StandInEngineServer(1.0), starts_again=False) as servers:
+        await servers.wait_ready()
+        first = servers.processes[0]
+        await kill(first)
+        assert await ask(port, 20) == {200}  # Linux gives the dead one half of them.
+        assert first.pid is None
 
 
-def test_several_processes_share_the_port_and_replace_each_other(tmp_path: Path) -> None:
+async def test_several_processes_share_the_port_and_replace_each_other(tmp_path: Path) -> None:
     settings, port = settings_of(tmp_path)
     settings = settings.model_copy(update={"openai_processes": 3, "openai_max_requests": 5})
 
-    async def run() -> None:
-        async with started(settings, StandInEngineServer(1.0)) as servers:
-            await servers.wait_ready()
-            first, *others = servers.processes
-            killed = first.pid
-            assert killed is not None
-            assert len({process.pid for process in servers.processes}) == 3
-            assert await ask(port, 20) == {200}
-            os.kill(killed, signal.SIGKILL)
-            assert await ask(port, 20) == {200}
-            while first.pid in (None, killed) or not first.is_serving:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            assert [process.restarts for process in others] == [0, 0]
-            await servers.drain()
-            assert [process.pid for process in servers.processes] == [None] * 3
-            assert await ask(port, 1) == {503}
-
-    asyncio.run(run())
+    async with started(settings, StandInEngineServer(1.0)) as servers:
+        await servers.wait_ready()
+        first, *others = servers.processes
+        killed = first.pid
+        assert killed is not None
+        assert len({process.pid for process in servers.processes}) == 3
+        assert await ask(port, 20) == {200}
+        os.kill(killed, signal.SIGKILL)
+        assert await ask(port, 20) == {200}
+        while first.pid in (None, killed) or not first.is_serving:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        assert [process.restarts for process in others] == [0, 0]
+        await servers.drain()
+        assert [process.pid for process in servers.processes] == [None] * 3
+        assert await ask(port, 1) == {503}

@@ -200,6 +200,7 @@ def test_all_apis_tell_the_same_however_an_answer_arrives(answer: tuple[Told, li
         written_anew = [(name, json.dumps(json.loads(text), ensure_ascii=False)) for name, text in told.calls]
         assert whole == (Told(told.text, told.reasoning, written_anew) if api == "messages" else told)
         assert told_events(events_of(streamed(make(), pieces))) == told
+    check_order(pieces)
 
 
 def streamed(writer: AnswerWriter, pieces: Sequence[Piece]) -> bytes:
@@ -207,10 +208,8 @@ def streamed(writer: AnswerWriter, pieces: Sequence[Piece]) -> bytes:
     return data + writer.last_events(GENERATIONS)
 
 
-@settings(max_examples=30, deadline=None)
-@given(split_answers())
-def test_events_of_responses_and_messages_are_complete_and_in_order(answer: tuple[Told, list[Piece]]) -> None:
-    pieces = answer[1]
+def check_order(pieces: Sequence[Piece]) -> None:
+    """Check that events of Responses and Messages are complete and in order."""
     events = events_of(streamed(responses_writer(), pieces))
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     places = [event["output_index"] for event in events if "output_index" in event]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,18 @@ ASKED: dict[str, dict[str, Any]] = {
 NUM_TEXTS = {"completions": 4}
 
 
-def test_tokens_are_collected_where_the_answer_is_no_stream(tmp_path: Path) -> None:
+async def test_tokens_are_collected_where_the_answer_is_no_stream(tmp_path: Path) -> None:
     settings, port = settings_of(tmp_path)
     engine_server = StandInEngineServer()
 
-    async def run() -> None:
-        async with started(settings, engine_server) as server:
-            await server.wait_ready()
-            async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
-                for api, body in ASKED.items():
-                    url = f"http://127.0.0.1:{port}/v1/{api}"
-                    for stream, expected in ((True, None), (False, [END_ID]), (None, [END_ID])):
-                        engine_server.submits.clear()
-                        response = await client.post(url, json={**body, "stream": stream})
-                        assert response.status_code == 200, response.text
-                        found = [submit.collects_until for submit in engine_server.submits]
-                        assert found == [expected] * NUM_TEXTS.get(api, 1)
-
-    asyncio.run(run())
+    async with started(settings, engine_server) as server:
+        await server.wait_ready()
+        async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
+            for api, body in ASKED.items():
+                url = f"http://127.0.0.1:{port}/v1/{api}"
+                for stream, expected in ((True, None), (False, [END_ID]), (None, [END_ID])):
+                    engine_server.submits.clear()
+                    response = await client.post(url, json={**body, "stream": stream})
+                    assert response.status_code == 200, response.text
+                    found = [submit.collects_until for submit in engine_server.submits]
+                    assert found == [expected] * NUM_TEXTS.get(api, 1)

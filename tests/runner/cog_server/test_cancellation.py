@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx
 import pytest
@@ -26,34 +25,21 @@ def cancel(cog: CogUnderTest, name: str) -> httpx.Response:
     return cog.client.post(f"/predictions/{name}/cancel")
 
 
-def put(cog: CogUnderTest, name: str) -> dict[str, Any]:
-    document: dict[str, Any] = cog.client.put(f"/predictions/{name}", json={"input": LONG}).json()
-    return document
-
-
-def test_the_cancel_endpoint_frees_the_sequence_and_the_prediction_is_canceled(cog: CogUnderTest) -> None:
+def test_the_cancel_endpoint_frees_the_sequence_and_again_or_elsewhere_it_does_no_harm(
+    cog: CogUnderTest,
+) -> None:
     cancelled, tokens = cog.counters.cancelled, cog.counters["slot_tokens_total"]
-    with ThreadPoolExecutor(1) as pool:
-        prediction = pool.submit(put, cog, "given-up")
-        wait_until(lambda: cog.counters["slot_tokens_total"] > tokens + 10)
-        assert cancel(cog, "given-up").status_code == 200
-        print(f"freed after {cog.counters.wait_for_cancelled(cancelled + 1):.3f} s")
-        assert prediction.result(DEADLINE_S)["status"] == "canceled"
-    wait_until(lambda: cog.counters.is_settled)
-
-
-def test_cancelling_twice_or_what_is_unknown_or_done_does_no_harm(cog: CogUnderTest) -> None:
-    cancelled, running = cog.counters.cancelled, cog.counters["slot_requests_total"]
     assert cancel(cog, "never-heard-of").status_code == 404
     with ThreadPoolExecutor(1) as pool:
-        prediction = pool.submit(put, cog, "given-up-twice")
-        wait_until(lambda: cog.counters["slot_requests_total"] > running)
-        codes = {cancel(cog, "given-up-twice").status_code for _ in range(3)}
+        prediction = pool.submit(cog.client.put, "/predictions/given-up", json={"input": LONG})
+        wait_until(lambda: cog.counters["slot_tokens_total"] > tokens + 10)
+        codes = {cancel(cog, "given-up").status_code for _ in range(3)}
         assert 200 in codes
         assert codes <= {200, 404}
-        assert prediction.result(DEADLINE_S)["status"] == "canceled"
-    assert cancel(cog, "given-up-twice").status_code == 404
-    cog.counters.wait_for_cancelled(cancelled + 1)
+        print(f"freed after {cog.counters.wait_for_cancelled(cancelled + 1):.3f} s")
+        assert prediction.result(DEADLINE_S).json()["status"] == "canceled"
+    assert cancel(cog, "given-up").status_code == 404
+    wait_until(lambda: cog.counters.is_settled)
     assert cog.predict(prompt="hi", max_tokens=2)["status"] == "succeeded"
 
 

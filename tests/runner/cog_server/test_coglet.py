@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,58 +60,44 @@ def test_another_version_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def other_coglet(folder: Path, name: str) -> dict[str, str]:
-    """Variables of a server whose coglet calls ``name`` another name."""
-    package = folder / "coglet"
-    shutil.copytree(LIBRARY.parent, package)
-    renamed(name, package / LIBRARY.name)
-    return {"PYTHONPATH": f"{folder}:{SOURCE_ROOT}"}
+@contextmanager
+def streaming(folder: Path, **extra: str) -> Iterator[tuple[CogServer, Callable[[str], dict[str, Any]]]]:
+    """Provide a real coglet with ``streaming_runner``, and a function that makes a prediction."""
+    (port,) = free_ports(1)
+    variables = {"COG_PREDICT_TYPE_STUB": f"{RUNNER}:Runner", **extra}
+    server = CogServer("runner", host=HOST, port=port, log_path=folder / "log", extra=variables)
 
-
-class Streaming:
-    """A real coglet with ``streaming_runner``."""
-
-    def __init__(self, folder: Path, **extra: str) -> None:
-        (port,) = free_ports(1)
-        variables = {"COG_PREDICT_TYPE_STUB": f"{RUNNER}:Runner", **extra}
-        self.server = CogServer("runner", host=HOST, port=port, log_path=folder / "log", extra=variables)
-        self.url = f"{self.server.url}/predictions"
-        self.server.wait_ready(DEADLINE_S)
-
-    def predict(self, prompt: str) -> dict[str, Any]:
-        body = {"input": {"prompt": prompt}}
-        document: dict[str, Any] = httpx.put(f"{self.url}/{prompt}", json=body, timeout=DEADLINE_S).json()
+    def predict(prompt: str) -> dict[str, Any]:
+        url, body = f"{server.url}/predictions/{prompt}", {"input": {"prompt": prompt}}
+        document: dict[str, Any] = httpx.put(url, json=body, timeout=DEADLINE_S).json()
         return document
 
-
-@pytest.fixture(scope="module")
-def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
-    streaming = Streaming(tmp_path_factory.mktemp("streaming"))
-    yield streaming
-    streaming.server.stop()
-
-
-@pytest.mark.servers
-def test_run_is_in_coglets_thread_its_source_in_the_loop_and_the_id_is_known(streaming: Streaming) -> None:
-    answer = streaming.predict("where")
-    assert json.loads("".join(answer["output"])) == {"run": False, "source": True, "id": "where"}
+    try:
+        server.wait_ready(DEADLINE_S)
+        yield server, predict
+    finally:
+        server.stop()
 
 
 @pytest.mark.servers
-def test_what_run_raises_is_the_predictions_error(streaming: Streaming) -> None:
-    refused = streaming.predict("refuse")
-    assert refused["status"] == "failed"
+def test_run_is_in_coglets_thread_its_source_in_the_loop_and_the_id_and_errors_are_known(
+    tmp_path: Path,
+) -> None:
+    with streaming(tmp_path) as (_, predict):
+        found = json.loads("".join(predict("where")["output"]))
+        refused, waited = predict("refuse"), predict("wait")
+    assert found == {"run": False, "source": True, "id": "where"}
+    assert refused["status"] == waited["status"] == "failed"
     assert ": E1006 InvalidSetting: prompt must be another" in refused["error"]
-    waited = streaming.predict("wait")
-    assert (waited["status"], "only its PredictionStream" in waited["error"]) == ("failed", True)
+    assert "only its PredictionStream" in waited["error"]
 
 
 @pytest.mark.servers
 def test_without_the_context_variable_predictions_have_no_id_and_stream(tmp_path: Path) -> None:
-    streaming = Streaming(tmp_path, **other_coglet(tmp_path / "other", PREDICTION_ID))
-    try:
-        answer = streaming.predict("where")
-        assert json.loads("".join(answer["output"])) == {"run": False, "source": True, "id": ""}
-        assert f"lacks {PREDICTION_ID}" in streaming.server.log_path.read_text()
-    finally:
-        streaming.server.stop()
+    package = tmp_path / "other" / "coglet"
+    shutil.copytree(LIBRARY.parent, package)
+    renamed(PREDICTION_ID, package / LIBRARY.name)
+    with streaming(tmp_path, PYTHONPATH=f"{package.parent}:{SOURCE_ROOT}") as (server, predict):
+        found = json.loads("".join(predict("where")["output"]))
+    assert found == {"run": False, "source": True, "id": ""}
+    assert f"lacks {PREDICTION_ID}" in server.log_path.read_text()

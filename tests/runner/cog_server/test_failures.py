@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,44 +26,24 @@ pytestmark = pytest.mark.servers
 QUESTION = "What is machine learning?"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cog-failures")
-
-
-@pytest.fixture(scope="module")
-def brittle(folder: Path) -> Iterator[CogUnderTest]:
-    """Yield a Cog server to break; each test leaves it serving again."""
-    server = CogUnderTest(make_paced_model(folder / "model", 200), folder)
-    yield server
-    server.close()
-
-
-def engine_file(folder: Path, name: str) -> Path:
-    (path,) = (folder / "cache" / "engines").glob(f"*/{name}")
-    return path
-
-
-def serves(server: CogUnderTest) -> bool:
-    prediction = server.predict(prompt=QUESTION, max_tokens=3)
-    return "".join(prediction.get("output") or []) == server.model.expected_text(QUESTION, 3)
-
-
-def test_while_the_engine_is_down_the_server_is_unhealthy_and_says_why(
-    brittle: CogUnderTest, folder: Path
-) -> None:
-    assert brittle.status() == "READY"
-    pace = engine_file(folder, "paced.json")
-    pace.rename(pace.with_name("away.json"))
-    (engine,) = engine_pids(brittle.triton_http_port)
-    os.kill(engine, signal.SIGKILL)
-    wait_until(lambda: brittle.status() == "UNHEALTHY")
-    prediction = brittle.predict(prompt=QUESTION, max_tokens=3)
-    assert prediction["status"] == "failed"
-    assert "E2107 EngineCrashed" in prediction["error"]
-    pace.with_name("away.json").rename(pace)
-    wait_until(lambda: brittle.status() == "READY")
-    assert serves(brittle)
+def test_while_the_engine_is_down_the_server_is_unhealthy_and_says_why(tmp_path: Path) -> None:
+    server = CogUnderTest(make_paced_model(tmp_path / "model", 200), tmp_path)
+    try:
+        assert server.status() == "READY"
+        (pace,) = (tmp_path / "cache" / "engines").glob("*/paced.json")
+        pace.rename(pace.with_name("away.json"))
+        (engine,) = engine_pids(server.triton_http_port)
+        os.kill(engine, signal.SIGKILL)
+        wait_until(lambda: server.status() == "UNHEALTHY")
+        prediction = server.predict(prompt=QUESTION, max_tokens=3)
+        assert prediction["status"] == "failed"
+        assert "E2107 EngineCrashed" in prediction["error"]
+        pace.with_name("away.json").rename(pace)
+        wait_until(lambda: server.status() == "READY")
+        prediction = server.predict(prompt=QUESTION, max_tokens=3)
+        assert "".join(prediction["output"]) == server.model.expected_text(QUESTION, 3)
+    finally:
+        server.close()
 
 
 def test_a_setup_that_fails_is_one_coded_sentence_in_the_health(tmp_path: Path) -> None:

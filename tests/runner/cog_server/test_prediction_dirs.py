@@ -50,21 +50,18 @@ def test_the_real_servers_folders_go_however_a_prediction_ended(cog: CogUnderTes
     assert put(cog, prompt="hi", max_tokens=2)[0] == "succeeded"
 
 
-def test_ids_that_lead_elsewhere_are_not_followed(tmp_path: Path) -> None:
+async def test_ids_that_lead_elsewhere_are_not_followed(tmp_path: Path) -> None:
     root = tmp_path / "predictions"
     outside = [make(tmp_path, "outside"), make(root, "a/b")]
 
-    async def end_all() -> None:
-        folders = PredictionDirs(root)
-        for each in ("../outside", str(tmp_path / "outside"), "a/b", "..", ".", "", "never made"):
-            folders.ended(each)
-        await folders.close()
-
-    asyncio.run(end_all())
+    folders = PredictionDirs(root)
+    for each in ("../outside", str(tmp_path / "outside"), "a/b", "..", ".", "", "never made"):
+        folders.ended(each)
+    await folders.close()
     assert all((folder / "inputs").is_dir() for folder in outside)
 
 
-def test_at_the_end_nothing_is_left_and_a_file_system_that_fails_is_no_error(tmp_path: Path) -> None:
+async def test_at_the_end_nothing_is_left_and_a_file_system_that_fails_is_no_error(tmp_path: Path) -> None:
     folder = make(tmp_path, "one")
 
     async def end(root: Path) -> None:
@@ -73,27 +70,24 @@ def test_at_the_end_nothing_is_left_and_a_file_system_that_fails_is_no_error(tmp
         folders.ended("one")
         await folders.close()
 
-    asyncio.run(end(tmp_path / "not there"))
+    await end(tmp_path / "not there")
     (tmp_path / "a file").touch()
-    asyncio.run(end(tmp_path / "a file"))
+    await end(tmp_path / "a file")
     assert folder.is_dir()
-    asyncio.run(end(tmp_path))
+    await end(tmp_path)
     assert not folder.exists()
 
 
-def test_they_go_while_the_loop_runs_but_for_one_that_holds_a_file(tmp_path: Path) -> None:
+async def test_they_go_while_the_loop_runs_but_for_one_that_holds_a_file(tmp_path: Path) -> None:
     made = [make(tmp_path, str(number)) for number in range(300)]
     kept = make(tmp_path, "kept") / "inputs" / "file"
     kept.write_text("of somebody")
 
-    async def run() -> None:
-        folders = PredictionDirs(tmp_path, period_s=0.01)
-        folders.open()
-        for folder in (kept.parents[1], *made):
-            folders.ended(folder.name)
-        while any(folder.exists() for folder in made):  # noqa: ASYNC110 - nothing tells us
-            await asyncio.sleep(0.01)
-        await folders.close()
-
-    asyncio.run(asyncio.wait_for(run(), 300))
+    folders = PredictionDirs(tmp_path, period_s=0.01)
+    folders.open()
+    for folder in (kept.parents[1], *made):
+        folders.ended(folder.name)
+    while any(folder.exists() for folder in made):  # noqa: ASYNC110 - nothing tells us
+        await asyncio.sleep(0.01)
+    await folders.close()
     assert kept.read_text() == "of somebody"

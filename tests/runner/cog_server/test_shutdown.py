@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,22 +38,17 @@ TOKENS_PER_SECOND = 100
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path
+def model(tmp_path: Path) -> PacedModel:
+    return make_paced_model(tmp_path / "model", TOKENS_PER_SECOND)
 
 
 @pytest.fixture
-def model(folder: Path) -> PacedModel:
-    return make_paced_model(folder / "model", TOKENS_PER_SECOND)
-
-
-@pytest.fixture
-def start(model: PacedModel, folder: Path) -> Iterator[Callable[..., CogUnderTest]]:
+def start(model: PacedModel, tmp_path: Path) -> Iterator[Callable[..., CogUnderTest]]:
     """Provide a function that starts a server whose every process is gone at the end of the test."""
     servers: list[CogUnderTest] = []
 
     def start(**environment: str) -> CogUnderTest:
-        servers.append(CogUnderTest(model, folder, **environment))
+        servers.append(CogUnderTest(model, tmp_path, **environment))
         return servers[-1]
 
     yield start
@@ -63,26 +59,20 @@ def start(model: PacedModel, folder: Path) -> Iterator[Callable[..., CogUnderTes
         assert shared_memory(server.triton_http_port) == []
 
 
-class Asked:
-    """A prediction in a thread of its own."""
+def begun(server: CogUnderTest, max_tokens: int) -> Future[dict[str, Any]]:
+    """Return a prediction that has begun."""
+    # With the test prediction: the counters are up to a second old.
+    wait_until(lambda: server.counters["slot_requests_total"] and server.counters.is_settled)
 
-    def __init__(self, server: CogUnderTest, max_tokens: int) -> None:
-        self._server = server
-        self._answer: dict[str, Any] = {}
-        # With the test prediction: the counters are up to a second old.
-        wait_until(lambda: server.counters["slot_requests_total"] and server.counters.is_settled)
+    def predict() -> dict[str, Any]:
         body = {"input": {"prompt": QUESTION, "max_tokens": max_tokens}}
-        self._thread = threading.Thread(target=self._ask, args=(body,))
-        self._thread.start()
-        wait_until(lambda: server.counters.running)
-
-    def _ask(self, body: dict[str, Any]) -> None:
         with suppress(httpx.TransportError):  # Its server may be told to end at once.
-            self._answer = httpx.post(f"{self._server.url}/predictions", json=body, timeout=DEADLINE_S).json()
+            return dict(server.client.post("/predictions", json=body).json())
+        return {}
 
-    def answer(self) -> dict[str, Any]:
-        self._thread.join(DEADLINE_S)
-        return self._answer
+    prediction = ThreadPoolExecutor(1).submit(predict)
+    wait_until(lambda: server.counters.running)
+    return prediction
 
 
 def terminate(server: CogUnderTest) -> None:
@@ -98,7 +88,7 @@ def test_at_sigterm_what_runs_ends_whole_and_who_comes_gets_503_on_a_closed_conn
 ) -> None:
     """So does an asynchronous one; a client that sends no more is not waited for."""
     server = start()
-    running = Asked(server, 8 * TOKENS_PER_SECOND)
+    running = begun(server, 8 * TOKENS_PER_SECOND)
     url, told = webhook
     body = {
         "input": {"prompt": QUESTION, "max_tokens": 4 * TOKENS_PER_SECOND},
@@ -119,7 +109,7 @@ def test_at_sigterm_what_runs_ends_whole_and_who_comes_gets_503_on_a_closed_conn
             assert refused.status_code == 503
             assert refused.headers["connection"] == "close"
             assert "E2110 ServerStopping" in refused.json()["detail"]
-        answer = running.answer()
+        answer = running.result(DEADLINE_S)
         assert answer["status"] == "succeeded"
         assert "".join(answer["output"]) == server.model.expected_text(QUESTION, 8 * TOKENS_PER_SECOND)
         assert exit_code(server) == 0
@@ -138,7 +128,7 @@ def _sigint_interrupts() -> Iterator[None]:
 def test_ctrl_c_while_a_command_stops_its_server_ends_what_runs(start: Callable[..., CogUnderTest]) -> None:
     server = start(STOP_GRACE_PERIOD="600")
     server.server._stop_timeout_s = 600
-    running = Asked(server, 10_000)
+    running = begun(server, 10_000)
 
     def interrupt() -> None:
         wait_until(lambda: server.server.health().get("status") == "UNHEALTHY")
@@ -147,7 +137,7 @@ def test_ctrl_c_while_a_command_stops_its_server_ends_what_runs(start: Callable[
     threading.Thread(target=interrupt).start()
     server.server.stop()
     assert server.server.exit_code() == 128 + signal.SIGTERM
-    assert running.answer().get("status") != "succeeded"
+    assert running.result(DEADLINE_S).get("status") != "succeeded"
 
 
 def test_openai_streams_end_whole_too_and_after_the_grace_period_what_runs_ends_with_a_code(
@@ -163,7 +153,7 @@ def test_openai_streams_end_whole_too_and_after_the_grace_period_what_runs_ends_
         answers[max_tokens] = httpx.post(url, json=body, timeout=DEADLINE_S)
 
     short = 3 * TOKENS_PER_SECOND
-    running = Asked(server, 3000)
+    running = begun(server, 3000)
     threads = [threading.Thread(target=ask, args=(count,)) for count in (short, 3000)]
     for thread in threads:
         thread.start()
@@ -177,24 +167,25 @@ def test_openai_streams_end_whole_too_and_after_the_grace_period_what_runs_ends_
             return None
         return response if response.status_code == 503 else None
 
-    answer = wait_until(refused)
-    assert answer.headers["connection"] == "close"
-    assert answer.json()["error"]["code"] == "E2110"
+    rejected = wait_until(refused)
+    assert rejected.headers["connection"] == "close"
+    assert rejected.json()["error"]["code"] == "E2110"
     for thread in threads:
         thread.join()
     expected = server.model.expected_text(QUESTION, short)
     assert answers[short].json()["choices"][0]["text"] == expected
     assert answers[3000].status_code == 503
     assert answers[3000].json()["error"]["code"] == "E2110"
-    assert running.answer()["status"] == "failed"
-    assert "E2110 ServerStopping" in running.answer()["error"]
+    answer = running.result(DEADLINE_S)
+    assert answer["status"] == "failed"
+    assert "E2110 ServerStopping" in answer["error"]
     assert exit_code(server) == 0
     assert not (server.metrics_dir.parent / "engine").exists(), "the engine server's socket"
 
 
-def test_a_second_sigterm_ends_all_at_once(start: Callable[..., CogUnderTest], folder: Path) -> None:
+def test_a_second_sigterm_ends_all_at_once(start: Callable[..., CogUnderTest]) -> None:
     server = start(STOP_GRACE_PERIOD="600")
-    Asked(server, 3000)
+    begun(server, 3000)
     pids = [*triton_pids(server.triton_http_port), *engine_pids(server.triton_http_port)]
     terminate(server)
     wait_until(lambda: server.server.health().get("status") == "UNHEALTHY")
@@ -226,25 +217,25 @@ if "cog.server.http" in sys.orig_argv or "runner.cog_server" in sys.orig_argv:
 
 
 def test_errors_of_the_shutdowns_own_steps_lose_no_request(
-    start: Callable[..., CogUnderTest], folder: Path
+    start: Callable[..., CogUnderTest], tmp_path: Path
 ) -> None:
     """No connection and no thread can be had: the running request ends whole, and the log says why."""
-    patches = folder / "patches"
+    patches = tmp_path / "patches"
     patches.mkdir()
     (patches / "sitecustomize.py").write_text(_BROKEN)
     server = start(PYTHONPATH=f"{patches}:{SOURCE_ROOT}")
     wait_until(lambda: "graceful shutdown: OSError: no connection, this once" in server.log())
-    running = Asked(server, 2 * TOKENS_PER_SECOND)
+    running = begun(server, 2 * TOKENS_PER_SECOND)
     terminate(server)
-    answer = running.answer()
+    answer = running.result(DEADLINE_S)
     assert answer["status"] == "succeeded"
     assert exit_code(server) == 0
     assert "graceful shutdown: RuntimeError: can't start new thread" in server.log()
     assert "Traceback" not in server.log()
 
 
-def test_while_it_starts_it_stops_at_once(model: PacedModel, folder: Path) -> None:
-    server = CogUnderTest(model, folder, wait=False, COG_TRITON_FAULTS="slow_start=60")
+def test_while_it_starts_it_stops_at_once(model: PacedModel, tmp_path: Path) -> None:
+    server = CogUnderTest(model, tmp_path, wait=False, COG_TRITON_FAULTS="slow_start=60")
     wait_until(lambda: engine_pids(server.triton_http_port))
     terminate(server)
     exit_code(server)
@@ -269,7 +260,7 @@ def cog_worker(server: CogUnderTest) -> int:
 
 
 def test_a_stopped_cog_worker_is_not_ready_and_ends_the_server_with_an_error(
-    start: Callable[..., CogUnderTest], folder: Path
+    start: Callable[..., CogUnderTest],
 ) -> None:
     server = start()
     pids = [*triton_pids(server.triton_http_port), *engine_pids(server.triton_http_port)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -53,12 +52,8 @@ class StandInEngine:
         return not self.is_away
 
 
-def ask(engine: StandInEngine) -> list[int]:
-    async def tokens() -> list[int]:
-        admission = Admission(engine)
-        return [token async for output in admission.generate(SUBMIT) for token in output.tokens]
-
-    return asyncio.run(tokens())
+async def ask(engine: StandInEngine) -> list[int]:
+    return [token async for output in Admission(engine).generate(SUBMIT) for token in output.tokens]
 
 
 @pytest.mark.parametrize(
@@ -73,36 +68,32 @@ def ask(engine: StandInEngine) -> list[int]:
         (((7, CRASHED),), 1),
     ],
 )
-def test_a_request_without_a_token_is_sent_once_more_if_that_may_help(attempts: Any, num_sent: int) -> None:
+async def test_a_request_without_a_token_is_sent_once_more_if_that_may_help(
+    attempts: Any, num_sent: int
+) -> None:
     engine = StandInEngine(*attempts, (8, None))
     if isinstance(attempts[-1], CodedError) or attempts[-1][1]:
         with pytest.raises(CodedError):
-            ask(engine)
+            await ask(engine)
     else:
-        assert ask(engine) == [7]
+        assert await ask(engine) == [7]
     assert engine.count == num_sent
 
 
-def test_a_guard_that_refuses_ends_new_requests_with_e2110_and_does_not_ask_the_engine() -> None:
-    async def run(engine: StandInEngine) -> None:
-        admission = Admission(engine)
-        admission.refuse("it was asked to")
-        with pytest.raises(ServerStopping, match="it was asked to"):
-            await anext(admission.generate(SUBMIT))
-
+async def test_a_guard_that_refuses_ends_new_requests_with_e2110_and_does_not_ask_the_engine() -> None:
     engine = StandInEngine((7, None))
-    asyncio.run(run(engine))
+    admission = Admission(engine)
+    admission.refuse("it was asked to")
+    with pytest.raises(ServerStopping, match="it was asked to"):
+        await anext(admission.generate(SUBMIT))
     assert engine.count == 0
 
 
 @pytest.mark.parametrize("error", [CRASHED, TritonUnavailable(reason="gone")])
-def test_what_the_end_of_the_grace_period_cuts_is_e2110(error: CodedError) -> None:
-    async def run() -> None:
-        admission = Admission(StandInEngine((7, error)))
-        outputs = admission.generate(SUBMIT)
+async def test_what_the_end_of_the_grace_period_cuts_is_e2110(error: CodedError) -> None:
+    admission = Admission(StandInEngine((7, error)))
+    outputs = admission.generate(SUBMIT)
+    await anext(outputs)
+    admission.end_all("it was asked to")
+    with pytest.raises(ServerStopping):
         await anext(outputs)
-        admission.end_all("it was asked to")
-        with pytest.raises(ServerStopping):
-            await anext(outputs)
-
-    asyncio.run(run())

@@ -165,25 +165,19 @@ class Text(str):
     """A prompt that can be watched."""
 
 
-def test_a_prompt_that_was_sent_is_not_kept(served: Served) -> None:
+async def test_a_prompt_that_was_sent_is_not_kept(served: Served) -> None:
     prompt = Text(QUESTION)
     watch = weakref.ref(prompt)
 
-    async def read() -> None:
-        async with connected(served) as client:
-            nonlocal prompt
-            generation = Generation(
-                GenerationRequest(prompt, 30, 0, (), GREEDY), served.facts, Admission(client)
-            )
-            del prompt
-            async with aclosing(generation.text()) as texts:
-                await anext(texts)
-                assert watch() is None
-
-    asyncio.run(read())
+    async with connected(served) as client:
+        generation = Generation(GenerationRequest(prompt, 30, 0, (), GREEDY), served.facts, Admission(client))
+        del prompt
+        async with aclosing(generation.text()) as texts:
+            await anext(texts)
+            assert watch() is None
 
 
-def test_all_texts_of_a_call_have_a_limited_number_of_prompt_tokens(
+async def test_all_texts_of_a_call_have_a_limited_number_of_prompt_tokens(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However they are divided among prompts and n; one text may have more."""
@@ -199,15 +193,15 @@ def test_all_texts_of_a_call_have_a_limited_number_of_prompt_tokens(
                 ended = [piece async for batch in batches for piece in batch if piece.finish_reason]
             return len(ended)
 
-    assert asyncio.run(read((60, 1))) == 1
-    assert asyncio.run(read((10, 5))) == 5
-    assert asyncio.run(read((10, 2), (30, 1))) == 3
+    assert await read((60, 1)) == 1
+    assert await read((10, 5)) == 5
+    assert await read((10, 2), (30, 1)) == 3
     for prompts in [((10, 6),), ((10, 2), (31, 1)), ((1, 1),) * 51, ((60, 2),)]:
         with pytest.raises(InvalidInput, match=r"E1005.*prompt must be of at most 50 tokens in all"):
-            asyncio.run(read(*prompts))
+            await read(*prompts)
 
 
-def test_others_have_their_turn_between_the_texts_of_a_call(
+async def test_others_have_their_turn_between_the_texts_of_a_call(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is tokenized in the event loop."""
@@ -224,17 +218,14 @@ def test_others_have_their_turn_between_the_texts_of_a_call(
             turn += 1
             await asyncio.sleep(0)
 
-    async def read() -> None:
-        async with connected(served) as client:
-            first = GenerationRequest("", 1, 0, (), GREEDY)
-            requests = [PromptRequest(replace(first, prompt=f"text {number}"), 1) for number in range(40)]
-            generations = Generations()
-            await generations.add(requests, lambda each: Generation(each, served.facts, client))
-            other = asyncio.create_task(count_turns())
-            async with aclosing(generations.batches()) as batches:
-                await anext(batches)
-            other.cancel()
-
     monkeypatch.setattr(Tokenizing, "encode_short", tokenize)
-    asyncio.run(read())
+    async with connected(served) as client:
+        first = GenerationRequest("", 1, 0, (), GREEDY)
+        requests = [PromptRequest(replace(first, prompt=f"text {number}"), 1) for number in range(40)]
+        generations = Generations()
+        await generations.add(requests, lambda each: Generation(each, served.facts, client))
+        other = asyncio.create_task(count_turns())
+        async with aclosing(generations.batches()) as batches:
+            await anext(batches)
+        other.cancel()
     assert len(tokenized_at) == len(set(tokenized_at)) == 40

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -167,11 +166,11 @@ def test_a_file_that_is_damaged_or_missing_is_told(
         facts(engine)
 
 
-def test_truncation_and_padding_of_a_tokenizers_training_do_not_touch_prompts(tmp_path: Path) -> None:
+async def test_truncation_and_padding_of_a_tokenizers_training_do_not_touch_prompts(tmp_path: Path) -> None:
     engine = put(tmp_path, config=CONFIG)
     tokenizer = make_tokenizer()
     tokenizer.enable_truncation(3)
     tokenizer.enable_padding(length=64)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     for prompt in ("What is machine learning?", "What is machine learning? " * 1000):
-        assert asyncio.run(facts(engine).encode(prompt)) == make_tokenizer().encode(prompt).ids
+        assert await facts(engine).encode(prompt) == make_tokenizer().encode(prompt).ids

@@ -174,7 +174,7 @@ ONE_CALL = AnswerForm(FAMILIES["hermes"], msgspec.structs.replace(tool_use(f={})
     ],
 )
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_tokens_of_a_whole_text_are_collected_unless_it_may_end_before_the_engine_ends_it(
+async def test_tokens_of_a_whole_text_are_collected_unless_it_may_end_before_the_engine_ends_it(
     form: AnswerForm | None,
     stops: tuple[str, ...],
     ignores_end: bool,
@@ -185,11 +185,8 @@ def test_tokens_of_a_whole_text_are_collected_unless_it_may_end_before_the_engin
     model = replace(MODEL, end_ids=(7, 8))
     request = request_of(stop_sequences=stops, answer=form, ignores_end=ignores_end)
 
-    async def run() -> None:
-        generation = Generation(request, model, source, is_whole=is_whole)
-        async for _ in generation.parts() if form else generation.text():
-            pass
-
-    asyncio.run(run())
+    generation = Generation(request, model, source, is_whole=is_whole)
+    async for _ in generation.parts() if form else generation.text():
+        pass
     until = source.submit.collects_until
     assert (None if until is None else sorted(until)) == (expected if is_whole else None)

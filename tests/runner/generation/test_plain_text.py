@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 from collections.abc import Callable
@@ -176,7 +175,7 @@ def test_a_tokenizer_of_an_unknown_kind_rejects_such_messages() -> None:
 
 
 @EACH
-def test_the_same_tokens_in_sections_of_any_length(name: str) -> None:
+async def test_the_same_tokens_in_sections_of_any_length(name: str) -> None:
     """A long text is tokenized section by section, and a long section in windows."""
     marks = ["<s>", "</s>hi ", "<|user|>", ""]
     parts = [f"{marks[each % 4]}{'hi there, user 12 ' * (each * 37 % 90)}\n" for each in range(60)]
@@ -184,7 +183,7 @@ def test_the_same_tokens_in_sections_of_any_length(name: str) -> None:
     text = MarkedText(start + inner, [(len(start), len(start) + len(inner))])
     assert len(text) > 60_000
     reader = Tokenizing(TOKENIZERS[name], max_bytes=1 << 20, max_tokens=1 << 20, control=frozenset(CONTROL))
-    ids = asyncio.run(reader.encode(text, adds_special_tokens=False))
+    ids = await reader.encode(text, adds_special_tokens=False)
     assert ids == plain_text(name).encode(text)
     assert num_control(name, ids) == sum(start.count(token) for token in CONTROL)
 

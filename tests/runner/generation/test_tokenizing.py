@@ -7,6 +7,7 @@ import random
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import pytest
 from tokenizers import Tokenizer
@@ -98,7 +99,7 @@ def test_a_text_of_too_many_tokens_is_not_tokenized_to_its_end() -> None:
     assert 200 < int(str(raised.value.facts["prompt_tokens"])) < 1 << 16
 
 
-def test_a_cancelled_request_stops_and_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_request_stops_and_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long text of another client has ended long before a very long one would have."""
     made = 0
     tokenizing = of(make_tokenizer())
@@ -111,77 +112,56 @@ def test_a_cancelled_request_stops_and_others_have_their_turn(monkeypatch: pytes
 
     monkeypatch.setattr(windows.Windows, "make", counted)
 
-    async def run() -> None:
-        slow = asyncio.ensure_future(tokenizing.encode("hi there " * 500_000, adds_special_tokens=True))
-        await asyncio.sleep(0)
-        await tokenizing.encode("hi there " * 10_000, adds_special_tokens=True)
-        assert not slow.done()
-        slow.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await slow
-        at_cancel = made
-        await tokenizing.encode("hi there " * 10_000, adds_special_tokens=True)
-        assert made <= at_cancel + 4 + 1
-
-    asyncio.run(run())
+    slow = asyncio.ensure_future(tokenizing.encode("hi there " * 500_000, adds_special_tokens=True))
+    await asyncio.sleep(0)
+    await tokenizing.encode("hi there " * 10_000, adds_special_tokens=True)
+    assert not slow.done()
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    at_cancel = made
+    await tokenizing.encode("hi there " * 10_000, adds_special_tokens=True)
+    assert made <= at_cancel + 4 + 1
     assert made < 40  # Of 138.
 
 
 @pytest.mark.parametrize("size", [10, 10_000, 100_000])
-def test_all_texts_of_a_request_tokenize_their_prompt_once(
+async def test_all_texts_of_a_request_tokenize_their_prompt_once(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizing = of(make_tokenizer())
     prompt = prose(size)
-    whole = tokenizing.tokenizer.encode(prompt).ids
-    calls = 0
-
-    async def run() -> list[list[int]]:
-        ids = PromptIds(prompt)
-        encode_later, encode_short = tokenizing.encode_later, tokenizing.encode_short
-
-        def count(encode: object) -> object:
-            def counted(*arguments: object, **options: object) -> object:
-                nonlocal calls
-                calls += 1
-                return encode(*arguments, **options)  # type: ignore[operator]
-
-            return counted
-
-        monkeypatch.setattr(tokenizing, "encode_later", count(encode_later))
-        monkeypatch.setattr(tokenizing, "encode_short", count(encode_short))
-        each = [ids.get(tokenizing) for _ in range(128)]
-        return await asyncio.gather(*each)
-
-    assert all(ids == whole for ids in asyncio.run(run()))
-    assert calls == 1
+    calls = {name: MagicMock(wraps=getattr(tokenizing, name)) for name in ("encode_later", "encode_short")}
+    for name, call in calls.items():
+        monkeypatch.setattr(tokenizing, name, call)
+    ids = PromptIds(prompt)
+    all_ids = await asyncio.gather(*(ids.get(tokenizing) for _ in range(128)))
+    assert all_ids == [tokenizing.tokenizer.encode(prompt).ids] * 128
+    assert sum(call.call_count for call in calls.values()) == 1
 
 
-def test_one_cancelled_text_does_not_end_the_others() -> None:
+async def test_one_cancelled_text_does_not_end_the_others() -> None:
     tokenizing = of(make_tokenizer())
     prompt = prose(200_000)
 
-    async def run() -> None:
-        ids = PromptIds(prompt)
-        tasks = [asyncio.ensure_future(ids.get(tokenizing)) for _ in range(3)]
-        await asyncio.sleep(0.01)
-        tasks[0].cancel()
-        done = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(done[0], asyncio.CancelledError)
-        assert done[1] == done[2] == tokenizing.tokenizer.encode(prompt).ids
-
-    asyncio.run(run())
+    ids = PromptIds(prompt)
+    tasks = [asyncio.ensure_future(ids.get(tokenizing)) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    tasks[0].cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(done[0], asyncio.CancelledError)
+    assert done[1] == done[2] == tokenizing.tokenizer.encode(prompt).ids
 
 
-def test_a_request_for_another_prompt_has_its_own_tokens() -> None:
+async def test_a_request_for_another_prompt_has_its_own_tokens() -> None:
     tokenizing = of(make_tokenizer())
     first = GenerationRequest("hi", 5, 0, (), Sampling())
-
-    def ids(request: GenerationRequest) -> list[int]:
-        return asyncio.run(request.prompt_ids.get(tokenizing))
 
     assert replace(first, max_tokens=7).prompt_ids is first.prompt_ids
     assert replace(first, adds_special_tokens=False).prompt_ids is not first.prompt_ids
     for prompt in ("hi", "you", "there " * 10_000):
-        assert ids(replace(first, prompt=prompt)) == tokenizing.tokenizer.encode(prompt).ids
-    assert ids(replace(first, prompt=[1, 2])) == [1, 2]
+        assert (
+            await replace(first, prompt=prompt).prompt_ids.get(tokenizing)
+            == tokenizing.tokenizer.encode(prompt).ids
+        )
+    assert await replace(first, prompt=[1, 2]).prompt_ids.get(tokenizing) == [1, 2]

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from runner.supervision import health
 from runner.triton_server.supervisor import Heartbeat
-from tests.runner.misbehaving_server import Handler, answer, be_silent, reset, serving, stream
+from tests.runner.misbehaving_server import Handler, answer, be_silent, break_off, serving
 
 
 async def ask(handler: Handler, times: int = 1) -> list[bool]:
@@ -52,7 +52,7 @@ async def test_metrics_without_the_slot_say_nothing() -> None:
     [
         (answer(200, b"{}"), True),
         (answer(400, b'{"error": "E2107 EngineCrashed: it ended"}'), True),
-        (stream(then=reset), False),
+        (break_off, False),
     ],
 )
 async def test_any_answer_of_the_slot_is_a_sign_of_life(handler: Handler, is_alive: bool) -> None:
