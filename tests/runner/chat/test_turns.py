@@ -85,7 +85,7 @@ PROMPTS = {
     "a late system, if it takes it": (FOUR_ROLES, "uasu", "", "[user]{}[assistant]{}[system]{}[user]{}"),
     "one of each role otherwise": (STRICT, "ssuu", "", "[system]{}\n\n{}[user]{}\n\n{}"),
     "the system first otherwise": (STRICT, "uadu", "", "[system]{2}[user]{0}[assistant]{1}[user]{3}"),
-    "a system at the end as the user": (STRICT, "uas", "", "[user]{}[assistant]{}[user]{}"),
+    "a system at the end as the user": (STRICT, "suas", "", "[system]{}[user]{}[assistant]{}[user]{}"),
     "a user after a result": (STRICT, "uctu", "", "[user]{0}[assistant]<call>city={4}[result]{2}\n\n{3}"),
     "the system in the user's turn": (NO_SYSTEM, "ua", "Be brief.", "[user]Be brief.\n\n{}[assistant]{}"),
     "a developer before our system": (FOUR_ROLES, "du", "Be brief.", "[system]{}[user]{}"),

@@ -6,7 +6,7 @@ import json
 import random
 import tracemalloc
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
 from itertools import product
@@ -131,6 +131,15 @@ def message(name: str, ids: list[int], use: ToolUse | None, *, starts: bool = Fa
     return message_of(read(made, [ids]))
 
 
+def answers(
+    name: str, made: LLMatcher, use: ToolUse | None, count: int, *, starts: bool = False
+) -> Iterator[tuple[list[int], Message]]:
+    """Yield the tokens of random answers that the guide allows, and what is read of them."""
+    for seed in range(count):
+        if (ids := walk(name, made, seed)) is not None:
+            yield ids, message(name, ids, use, starts=starts)
+
+
 def check_calls(read_message: Message, *, names: Sequence[str] = tuple(SCHEMAS)) -> None:
     for call in read_message.calls:
         assert call.name in names
@@ -144,11 +153,7 @@ def test_required_calls_are_made_and_fit_their_schemas(name: str) -> None:
     for is_parallel, starts in product((True, False), (True, False) if family.reasoning else (False,)):
         use = ToolUse(TOOLS, "required", is_parallel)
         made = guided(name, use, starts=starts)
-        for seed in range(4):
-            ids = walk(name, made, seed)
-            if ids is None:
-                continue
-            answer = message(name, ids, use, starts=starts)
+        for _, answer in answers(name, made, use, 4, starts=starts):
             assert answer.content == ""
             assert len(answer.calls) == 1 or (is_parallel and answer.calls)
             check_calls(answer)
@@ -168,11 +173,7 @@ def test_with_a_strict_tool_text_stays_free_and_every_call_fits(name: str) -> No
     for is_parallel in (True, False):
         use = ToolUse(TOOLS, "auto", is_parallel)
         made = guided(name, use)
-        for seed in range(9):
-            ids = walk(name, made, seed)
-            if ids is None:
-                continue
-            answer = message(name, ids, use)
+        for _, answer in answers(name, made, use, 9):
             check_calls(answer)
             num_calls.append(len(answer.calls))
             assert is_parallel or len(answer.calls) <= 1
@@ -190,16 +191,12 @@ def test_reasoning_ends_at_its_budget(kind: str, budget: int) -> None:
     uses, guides = (ToolUse(TOOLS), None), (None, Guide("regex", "[a-z]{9}"))
     for use, then, starts in product(uses, guides, (True, False)):
         made = guided(HERMES[kind], use, then, budget, starts=starts)
-        for seed in range(4):
-            ids = walk(HERMES[kind], made, seed)
-            if ids is None:
-                continue
+        for ids, answer in answers(HERMES[kind], made, use, 4, starts=starts):
             if not starts and think not in ids:
                 assert end_think not in ids
                 continue
             begin = -1 if starts else ids.index(think)
             lengths.append(ids.index(end_think) - begin - 1)
-            answer = message(HERMES[kind], ids, use, starts=starts)
             assert ids.count(end_think) == 1
             assert then is None or answer.calls or (len(answer.content) == 9 and answer.content.isalpha())
             check_calls(answer)
@@ -219,19 +216,16 @@ def test_a_budget_holds_in_every_form_of_reasoning(name: str) -> None:
         assert made.consume_token(token)
     allowed = np.unpackbits(np.frombuffer(made.compute_bitmask(), dtype=np.uint8), bitorder="little")
     assert allowed.nonzero()[0].tolist() == [end]
-    ids = next(
-        ids for seed in range(20) if (ids := walk(name, guided(name, use, None, 3, starts=True), seed))
-    )
+    ids, answer = next(answers(name, guided(name, use, None, 3, starts=True), use, 20, starts=True))
     assert ids.index(end) <= 3
-    answer = message(name, ids, use, starts=True)
     assert len(answer.calls) == 1
     check_calls(answer)
 
 
 def test_a_budget_needs_a_token_that_ends_the_reasoning() -> None:
     made = guided(HERMES["text"], None, None, 0, starts=True)
-    ids = walk(HERMES["text"], made, 0) or []
-    assert message(HERMES["text"], ids, None, starts=True).reasoning == ""
+    _, answer = next(answers(HERMES["text"], made, None, 9, starts=True))
+    assert answer.reasoning == ""
     with pytest.raises(InvalidInput, match="thinking_token_budget must be 0 or left out, because the model"):
         guided(HERMES["text"], None, None, 5, starts=True)
 
@@ -240,8 +234,7 @@ def test_a_budget_needs_a_token_that_ends_the_reasoning() -> None:
 def test_a_guide_begins_after_the_reasoning(kind: str) -> None:
     then = Guide("json_schema", json.dumps(WEATHER))
     made = guided(HERMES[kind], None, then, starts=True)
-    ids = next(ids for seed in range(9) if (ids := walk(HERMES[kind], made, seed)) is not None)
-    answer = message(HERMES[kind], ids, None, starts=True)
+    _, answer = next(answers(HERMES[kind], made, None, 9, starts=True))
     assert answer.reasoning
     SCHEMAS["get_weather"].validate(json.loads(answer.content))
 
@@ -256,11 +249,7 @@ def test_content_follows_its_guide_or_is_calls(name: str) -> None:
         if use is None and not starts and not form_of(name).family.has_channels:
             continue
         made = guided(name, use, then, starts=starts)
-        for seed in range(8):
-            ids = walk(name, made, seed)
-            if ids is None:
-                continue
-            answer = message(name, ids, use, starts=starts)
+        for _, answer in answers(name, made, use, 8, starts=starts):
             check_calls(answer)
             if not answer.calls:
                 SCHEMAS["get_weather"].validate(json.loads(answer.content))

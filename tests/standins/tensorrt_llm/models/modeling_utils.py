@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import struct
 from pathlib import Path
@@ -15,12 +16,6 @@ from typing import Any
 from tensorrt_llm.mapping import Mapping
 
 _BITS = {"W8A16": 8, "W4A16": 4, "W4A16_AWQ": 4, "W4A8_AWQ": 4, "W4A16_GPTQ": 4, "FP8": 8}
-_GPT2_NAMES = {
-    "hidden_size": "n_embd",
-    "num_hidden_layers": "n_layer",
-    "num_attention_heads": "n_head",
-    "max_position_embeddings": "n_positions",
-}
 
 
 @dataclasses.dataclass
@@ -56,9 +51,7 @@ def rank_bytes(model_dir: Path, dtype: str, quant: QuantConfig, mapping: Mapping
     bits = 32 if dtype == "float32" else 16
     total = 0.0
     for name, shape in tensor_shapes(model_dir).items():
-        count = 1
-        for size in shape:
-            count *= size
+        count = math.prod(shape)
         if (".layers." in name or ".h." in name) and len(shape) == 2:
             quant_algo = quant.quant_algo or ""
             weight_bits = 8 if quant_algo.startswith("W8A8") else _BITS.get(quant_algo, bits)
@@ -97,30 +90,11 @@ def pretrained_config(
     if dtype == "auto":
         dtype = known.get("torch_dtype") or "float16"
         dtype = "float16" if dtype == "float32" else dtype
-    if known.get("model_type") == "gpt2":
-        known = {**known, **{new: known[old] for new, old in _GPT2_NAMES.items()}}
-        known["intermediate_size"] = known.get("n_inner") or 4 * known["n_embd"]
-    heads = known["num_attention_heads"]
     fields = {
         "architecture": known["architectures"][0],
         "dtype": dtype,
-        "logits_dtype": "float32",
         "vocab_size": known["vocab_size"],
-        "hidden_size": known["hidden_size"],
-        "num_hidden_layers": known["num_hidden_layers"],
-        "num_attention_heads": heads,
-        "num_key_value_heads": known.get("num_key_value_heads", heads),
-        "head_size": known["hidden_size"] // heads,
-        "intermediate_size": known["intermediate_size"],
-        "hidden_act": "silu",
-        "norm_epsilon": 1e-05,
-        "position_embedding_type": "rope_gpt_neox",
-        "max_position_embeddings": known["max_position_embeddings"],
-        "rotary_embedding_dim": known["hidden_size"] // heads,
-        "qk_layernorm": False,
-        "use_parallel_embedding": False,
-        "embedding_sharding_dim": 0,
-        "runtime_defaults": None,
+        "max_position_embeddings": known.get("max_position_embeddings") or known["n_positions"],
     }
     return PretrainedConfig(fields, mapping, quantization)
 

@@ -1,30 +1,10 @@
-"""Stand-in for ``tensorrt_llm.quantization`` (0.16.0): ``QuantAlgo`` and ``quantize_and_export``."""
+"""Stand-in for ``tensorrt_llm.quantization`` (0.16.0): ``quantize_and_export``."""
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 
 from tensorrt_llm.mapping import Mapping
-
-
-class QuantAlgo(str, enum.Enum):
-    W8A16 = "W8A16"
-    W4A16 = "W4A16"
-    W4A16_AWQ = "W4A16_AWQ"
-    W4A8_AWQ = "W4A8_AWQ"
-    W8A16_GPTQ = "W8A16_GPTQ"
-    W4A16_GPTQ = "W4A16_GPTQ"
-    W8A8_SQ_PER_CHANNEL = "W8A8_SQ_PER_CHANNEL"
-    W8A8_SQ_PER_TENSOR_PLUGIN = "W8A8_SQ_PER_TENSOR_PLUGIN"
-    W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN = "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN"
-    W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN = "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN"
-    W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN = "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN"
-    FP8 = "FP8"
-    FP8_PER_CHANNEL_PER_TOKEN = "FP8_PER_CHANNEL_PER_TOKEN"
-    INT8 = "INT8"
-    MIXED_PRECISION = "MIXED_PRECISION"
-
 
 _ALGORITHMS = {
     "int8_sq": "W8A8_SQ_PER_CHANNEL",
