@@ -29,6 +29,8 @@ Capability = Literal[
     "guided_min_length",
     "max_queue_size",
     "iteration_metrics",
+    "load_adapter",
+    "sleep",
 ]
 """``guides``: if its configuration and its engine.tar allow it; see ``Ready.guide_types``.
 ``chat_guides``: guides of the calls and the reasoning in an answer (``ChatForm``).
@@ -36,7 +38,8 @@ Capability = Literal[
 ``guided_min_length``: min_length beside a guide. Other kinds have no token left where the guide requires the
 end and min_length forbids it.
 ``max_queue_size``: refuses requests above the server configuration's limit by itself.
-``iteration_metrics``: reports NVIDIA's metrics of the engine's iterations."""
+``iteration_metrics``: reports NVIDIA's metrics of the engine's iterations.
+``load_adapter``, ``sleep``: takes such orders while it serves, if its engine.tar allows it; see ``Ready``."""
 ENGINE_TENSORS = (
     "draft_input_ids",
     "draft_logits",
@@ -151,10 +154,14 @@ _ROWS = (
                 "priority",
                 "guides",
                 "chat_guides",
+                "load_adapter",
+                "sleep",
             }
         ),
         remedies={
             "guided_decoding_guide_type": _NO_TOKENIZER,
+            "load_adapter": "give enable_lora and max_loras in vllm: of its build config",
+            "sleep": "give enable_sleep_mode: true in vllm: of its build config",
             "priority": "set scheduling_policy: priority for tensorrt_llm in the server configuration",
         },
     ),

@@ -122,6 +122,21 @@ class UnsupportedHTTP(CodedError):
     template = "The {what} is not supported by this server; {remedy}."
 
 
+class AdminKeyNotSet(CodedError):
+    code = "E1616"
+    summary = "An endpoint for administrators is closed, because the server has no admin key"
+    template = "{path} is closed; set ADMIN_API_KEYS and send one of these keys."
+
+
+class InvalidAdminKey(CodedError):
+    code = "E1617"
+    summary = "The admin key is missing or wrong"
+    template = (
+        "The admin key of {path} is missing or wrong; "
+        "send one of this server's ADMIN_API_KEYS as `Authorization: Bearer KEY` or `x-api-key: KEY`."
+    )
+
+
 class OpenAIServerFailed(CodedError):
     code = "E2600"
     summary = "The process of the OpenAI-compatible API did not become ready"

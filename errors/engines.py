@@ -26,6 +26,12 @@ class EngineFailed(CodedError):
     template = "The {engine_kind} engine failed on this request: {reason}"
 
 
+class EngineAsleep(CodedError):
+    code = "E2114"
+    summary = "The engine sleeps"
+    template = "The engine sleeps; send the request again once POST /wake_up has woken it."
+
+
 class VllmMissing(CodedError):
     code = "E2201"
     summary = "The engine environment has no vLLM that can be imported"
@@ -61,6 +67,12 @@ class VllmEngineDied(CodedError):
     code = "E2205"
     summary = "vLLM's engine core died; it is restarted automatically"
     template = "vLLM's engine core died ({reason}); it is restarted automatically, send the request again."
+
+
+class VllmOrderFailed(CodedError):
+    code = "E2206"
+    summary = "vLLM failed to load or unload a LoRA adapter, to sleep or to wake"
+    template = "vLLM failed to {action} ({reason}); see Triton's log."
 
 
 class RequestRefused(CodedError):

@@ -89,6 +89,24 @@ class QueueDeadlinePassed(CodedError):
     )
 
 
+class UnsupportedOrder(CodedError):
+    code = "E1013"
+    summary = "The engine can't load LoRA adapters while it serves, or can't sleep"
+    template = "The {engine_kind} engine can't {action}; {remedy}."
+
+
+class AdapterRefused(CodedError):
+    code = "E1014"
+    summary = "A LoRA adapter can't be loaded or unloaded while the engine serves"
+    template = "The LoRA adapter {adapter!r} is refused: {reason}."
+
+
+class UnknownAdapter(CodedError):
+    code = "E1015"
+    summary = "No LoRA adapter of that name was loaded while the engine serves"
+    template = "The LoRA adapter {adapter!r} is not loaded; GET /v1/models lists those that are."
+
+
 class InvalidArgumentMinTokens(CodedError):
     code = "E1101"
     summary = "Can't set both min_tokens ({min_tokens}) and min_new_tokens ({min_new_tokens})"

@@ -116,10 +116,14 @@ class Service:
         )
 
     async def is_healthy(self) -> bool:
-        """Return True while all parts serve and new requests are taken. One process of the API is enough."""
+        """Return True while all parts serve, the engine is awake and new requests are taken.
+
+        One process of the API is enough.
+        """
         processes = [] if self.openai is None else self.openai.processes
         has_api = self.openai is None or any(process.is_serving for process in processes)
-        return not self.is_stopping and has_api and all(each.is_serving for each in self.stack.processes)
+        is_taking = not self.is_stopping and not self.stack.is_asleep
+        return is_taking and has_api and all(each.is_serving for each in self.stack.processes)
 
     async def drain(self) -> None:
         """Refuse new requests, let running ones end within the grace period, then end them with E2110."""

@@ -43,17 +43,12 @@ _DECIDED = _by_name(
         ),
         "use the key hf_token of the build config, which is kept secret": "hf_token",
         "the build config has a key of this name": "trust_remote_code",
-        "use the key lora of the build config": "enable_lora",
         "it names code, which an engine does not have": "model_class_overrides",
         "set VLLM_LOGGING_LEVEL of the runner": "log_config_file log_level logging_config",
     }
 )
 _WITHOUT_EFFECT = _by_name(
     {
-        "nothing puts the engine to sleep or wakes it": (
-            "enable_nccl_comm_suspend enable_sleep_mode sleep_mode_backend sleep_mode_offload_cudagraph "
-            "sleep_preserve_parameter_names"
-        ),
         "nothing sends it other weights": "weight_transfer_config",
         "nothing calls the extension": "worker_extension_cls",
         "nothing starts the profiler": "profiler_config",

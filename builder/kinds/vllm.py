@@ -13,6 +13,7 @@ from builder.weights.checkpoint import ModelConfig, read_config, read_object
 from builder.weights.files import place
 from builder.weights.model_files import Model
 from builder.weights.weights import obtain_files
+from engine.adapters import CONFIG_NAME, NAMES, RANKS
 from engine.kinds import ENGINE_ARGS_NAME, LORA_FOLDER
 from engine.tar.manifest import EngineFacts, Library
 from errors.build_config import ConflictingBuildKeys
@@ -21,9 +22,6 @@ KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_bat
 
 _QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Files of AutoGPTQ, AutoAWQ and ModelOpt that describe a quantization instead of config.json."""
-
-_ADAPTER_CONFIG, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 class Plan(EnginePlan):
@@ -119,15 +117,15 @@ def _check_adapters(adapters: Mapping[str, LoraAdapter]) -> None:
 
 def _adapter_step(name: str, adapter: LoraAdapter) -> Any:
     def run(work: Work) -> None:
-        files = obtain_files(adapter, [_ADAPTER_CONFIG, _ADAPTER_WEIGHTS], work)
+        files = obtain_files(adapter, NAMES, work)
         folder = work.directory / LORA_FOLDER / name
         folder.mkdir(parents=True)
         for file_name, path in files.files.items():
             place(path, folder / file_name)
-        rank = read_object(files, _ADAPTER_CONFIG).get("r")
-        if not isinstance(rank, int) or not 1 <= rank <= _LORA_RANKS[-1]:
+        rank = read_object(files, CONFIG_NAME).get("r")
+        if not isinstance(rank, int) or not 1 <= rank <= RANKS[-1]:
             raise files.unusable(
-                f"its {_ADAPTER_CONFIG} has the rank (r) {rank!r}, not one from 1 to {_LORA_RANKS[-1]}"
+                f"its {CONFIG_NAME} has the rank (r) {rank!r}, not one from 1 to {RANKS[-1]}"
             )
 
     return run
@@ -136,7 +134,7 @@ def _adapter_step(name: str, adapter: LoraAdapter) -> Any:
 def _write_arguments(work: Work) -> None:
     arguments = engine_arguments(work.config)
     if work.config.lora:
-        arguments = {**_lora_arguments(work), **arguments}
+        arguments = {**_lora_arguments(work), **arguments, "enable_lora": True}
     text = json.dumps(arguments, indent=2, sort_keys=True) + "\n"
     (work.directory / ENGINE_ARGS_NAME).write_text(text)
 
@@ -145,6 +143,6 @@ def _lora_arguments(work: Work) -> dict[str, Any]:
     """Return the capacity for all adapters at once and for the largest rank among them."""
     assert work.config.lora is not None
     folders = [work.directory / LORA_FOLDER / name for name in work.config.lora]
-    ranks = [json.loads((folder / _ADAPTER_CONFIG).read_bytes())["r"] for folder in folders]
-    room = next(rank for rank in _LORA_RANKS if rank >= max(ranks))
+    ranks = [json.loads((folder / CONFIG_NAME).read_bytes())["r"] for folder in folders]
+    room = next(rank for rank in RANKS if rank >= max(ranks))
     return {"enable_lora": True, "max_loras": len(folders), "max_lora_rank": room}

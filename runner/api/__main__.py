@@ -7,7 +7,8 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from engine.directory import load
+from engine.adapters import NAMES, adapter_digest
+from engine.directory import Engine, load
 from engine.kinds import CPP_KIND, LORA_FOLDER, supports
 from errors.coded_error import CodedError
 from errors.wire import ExitReason
@@ -16,7 +17,7 @@ from runner.api.asgi import make_application
 from runner.api.call import GENERATION_PATHS, Call
 from runner.api.limits import TextLimit
 from runner.api.middleware.call_observer import CallObserver
-from runner.api.served import Served
+from runner.api.served import EngineState, Served
 from runner.api.server import Server
 from runner.api.start import APIStart
 from runner.engines.protocol.client import EngineClient
@@ -58,14 +59,12 @@ async def serve(start: APIStart) -> None:
     model.chat.check()
     kind = CPP_KIND if start.triton is not None else engine.manifest.engine_kind
     names = settings.openai_models or (engine.manifest.model_id or kind,)
-    has_adapters = supports(kind, "lora_name")
-    adapters = sorted(path.name for path in (engine.path / LORA_FOLDER).glob("*")) if has_adapters else ()
-    served = Served(model, settings, kind, names, tuple(adapters))
+    served = Served(model, settings, kind, names, _adapters(engine) if supports(kind, "lora_name") else {})
     meter = Meter("openai", start.metrics_dir)
     is_log_json = settings.log_format == JSON
     set_up_logging(settings.log_format)
     tracing = open_tracing(settings.otlp_traces_url, settings.service_name, names[0])
-    async with _client(start, kind) as client:
+    async with _client(start, kind, served.engine) as client:
         requests = Admission(client)
 
         def generate(request: GenerationRequest, call: Call) -> Generation:
@@ -89,7 +88,8 @@ async def serve(start: APIStart) -> None:
             )
 
         text_limit = TextLimit(settings.openai_max_requests, start.texts_fd, start.number)
-        api = API(served, client.is_answering, generate, start.metrics_dir, text_limit)
+        give = client.order if isinstance(client, EngineClient) else None
+        api = API(served, client.is_answering, generate, start.metrics_dir, text_limit, give)
         application = make_application(api, served)
         observed = CallObserver(application, meter, is_log_json=is_log_json, tracing=tracing)
         freeze_loaded_objects()
@@ -99,14 +99,24 @@ async def serve(start: APIStart) -> None:
         await server.serve([socket.socket(fileno=each) for each in start.socket_fds])
 
 
-def _client(start: APIStart, kind: str) -> NvidiaClient | EngineClient:
+def _adapters(engine: Engine) -> dict[str, str | None]:
+    """Return the digests of the LoRA adapters that the engine carries, by name."""
+    digests: dict[str, str | None] = {}
+    for path in sorted((engine.path / LORA_FOLDER).glob("*")):
+        entries = [engine.manifest.files.get(f"{LORA_FOLDER}/{path.name}/{name}") for name in NAMES]
+        files = {name: each.sha256 for name, each in zip(NAMES, entries, strict=True) if each and each.sha256}
+        digests[path.name] = adapter_digest(files) if len(files) == len(NAMES) else None
+    return digests
+
+
+def _client(start: APIStart, kind: str, state: EngineState) -> NvidiaClient | EngineClient:
     timeout_s = start.settings.triton_timeout_s
     if start.triton is not None:
         from runner.triton_server.nvidia_client import NvidiaClient  # gRPC's messages take time to import.
 
         return NvidiaClient(start.triton, timeout_s)
     assert start.engine_socket is not None, "there is a Triton or an engine server"
-    return EngineClient(start.engine_socket, timeout_s, kind)
+    return EngineClient(start.engine_socket, timeout_s, kind, on_ready=state.take)
 
 
 def main() -> int:

@@ -18,6 +18,8 @@ from starlette.routing import Route
 from engine.kinds import supports
 from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
+from errors.engines import EngineAsleep
+from runner.api.admin.endpoints import Admin, GiveOrder
 from runner.api.body_reader import BodyReader
 from runner.api.call import EMBEDDINGS_PATH, GENERATION_PATHS, call_of
 from runner.api.document import make_document
@@ -78,12 +80,14 @@ class API:
         generate: Generate,
         metrics_dir: Path,
         text_limit: TextLimit,
+        give: GiveOrder | None = None,
     ) -> None:
         settings = served.settings
         self._served = served
         self._metrics_dir = metrics_dir
         self._is_engine_ready = is_engine_ready
         self._bodies = BodyReader(settings)
+        self._admin = Admin(served, self._bodies, give)
         self._created = int(time.time())
         self._tokens = TokenTexts(served.model.tokenizer)
         self._chats = [ThreadPoolExecutor(count, "chat") for count in _CHAT_THREADS]
@@ -98,8 +102,6 @@ class API:
 
     def routes(self) -> list[Route]:
         """Return the routes. Answers that never change are ASGI applications themselves."""
-        names = (*self._served.names, *self._served.adapters)
-        models = Models([self._model(name) for name in names], names[0], names[-1])
         return [
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
@@ -108,11 +110,7 @@ class API:
             Route("/v1/responses/input_tokens", self.count_response_tokens, methods=["POST"]),
             Route("/v1/messages", self.messages, methods=["POST"]),
             Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
-            Route(
-                "/v1/models",
-                _json(models),
-                methods=["GET"],
-            ),
+            Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{name:path}", self.model),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
@@ -120,6 +118,7 @@ class API:
             Route("/ready", self.ready),
             Route("/metrics", self.metrics),
             Route("/openapi.json", _json(make_document(self._served)), methods=["GET"]),
+            *self._admin.routes(),
             *page_routes(),
         ]
 
@@ -214,6 +213,10 @@ class API:
             requests = embedding_requests(body, self._served)
         return EmbeddingResponse(self._service, self._served.model.tokenizing, body, requests, model)
 
+    async def models(self, request: Request) -> Response:
+        names = self._served.models
+        return _json(Models([self._model(name) for name in names], names[0], names[-1]))
+
     async def model(self, request: Request) -> Response:
         return _json(self._model(self._served.find(request.path_params["name"])))
 
@@ -249,12 +252,14 @@ class API:
     async def _read(self, request: Request, kind: type[B]) -> B:
         """Read the body.
 
-        Raises E1011 or E1607 before it is read if the server could do nothing with it now.
+        Raises E1011, E1607 or E2114 before it is read if the server could do nothing with it now.
         """
         path = request.scope["path"]
         if path in GENERATION_PATHS:
             is_embedding = self._served.model.pooling is not None
             check_task(embeds=path == EMBEDDINGS_PATH, is_embedding=is_embedding)
+            if self._served.engine.is_asleep:
+                raise EngineAsleep
         self._text_limit.check(1)
         return await self._bodies.read(request, kind)
 
@@ -264,9 +269,11 @@ class API:
             return await run_within(work, call_of(request.scope), self._timeout_s)
 
     async def ready(self, request: Request) -> Response:
-        """Answer 200 while the engine answers too, else 503."""
-        is_ready = await self._is_engine_ready()
-        return _json(State("ready" if is_ready else "not ready"), 200 if is_ready else 503)
+        """Answer 200 while the engine answers too and is awake, else 503."""
+        status = "ready" if await self._is_engine_ready() else "not ready"
+        if status == "ready" and self._served.engine.is_asleep:
+            status = "asleep"
+        return _json(State(status), 200 if status == "ready" else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Answer with the metrics of all processes of the runner, and Triton's."""
@@ -280,7 +287,8 @@ class API:
         parent = None if self._served.adapter(name) is None else self._served.names[0]
         created_at = datetime.fromtimestamp(self._created, timezone.utc)
         length = self._served.model.max_sequence_length
-        return Model(name, self._created, length, parent, name, created_at)
+        digest = self._served.digest(name) or msgspec.UNSET
+        return Model(name, self._created, length, parent, name, created_at, digest)
 
 
 def _json(document: object, status: int = 200) -> Response:

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from engine.kinds import Capability, supports
+from runner.api.admin.bodies import LoadAdapterBody, Sleeping, SleepState, UnloadAdapterBody, WakeState
 from runner.api.call import EMBEDDINGS_PATH, GENERATION_PATHS
 from runner.api.error_response import ErrorAnswer
 from runner.api.messages.answers import InputTokens, MessageAnswer
 from runner.api.messages.bodies import CountTokensBody, MessagesBody
-from runner.api.middleware.keys import is_guarded
+from runner.api.middleware.keys import ADMIN_PATHS, is_guarded
 from runner.api.openai.answers import (
     Answer,
     ChatChoice,
@@ -47,7 +48,15 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("get", "/health", "Whether this process answers", None, State),
     ("get", "/ready", "Whether Triton and the engine answer", None, State),
     ("get", "/metrics", "Metrics for Prometheus", None, None),
+    ("post", "/v1/load_lora_adapter", "Load a LoRA adapter", LoadAdapterBody, None),
+    ("post", "/v1/unload_lora_adapter", "Unload a LoRA adapter", UnloadAdapterBody, None),
+    ("post", "/sleep", "Have the engine free its memory", None, SleepState),
+    ("post", "/wake_up", "Wake the engine", None, WakeState),
+    ("get", "/is_sleeping", "Whether the engine sleeps", None, Sleeping),
 )
+_ADMIN_NEEDS: dict[str, Capability] = {
+    path: "load_adapter" if path.endswith("adapter") else "sleep" for path in ADMIN_PATHS
+}
 _CHATS = (ChatBody, ResponsesBody, MessagesBody, CountTokensBody)
 """Bodies that are orders of a chat."""
 _REF = "#/components/schemas/{name}"
@@ -88,7 +97,7 @@ def make_document(served: Served) -> dict[str, Any]:
         if "{name}" in path:
             name = {"in": "path", "name": "name", "required": True, "schema": {"type": "string"}}
             operation["parameters"] = [name]
-        if served.settings.api_keys and is_guarded(path):
+        if path in ADMIN_PATHS or (served.settings.api_keys and is_guarded(path)):
             operation["security"] = [{"key": []}]
         paths[path] = {method: operation}
     return {
@@ -103,6 +112,8 @@ def make_document(served: Served) -> dict[str, Any]:
 
 
 def _is_offered(path: str, served: Served) -> bool:
+    if path in ADMIN_PATHS:
+        return bool(served.settings.admin_api_keys) and supports(served.engine_kind, _ADMIN_NEEDS[path])
     operation = GENERATION_PATHS.get(path.removesuffix("/count_tokens").removesuffix("/input_tokens"))
     if operation is not None and (path == EMBEDDINGS_PATH) != (served.model.pooling is not None):
         return False

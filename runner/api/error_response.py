@@ -12,19 +12,27 @@ from starlette.types import Receive, Scope, Send
 from errors import api
 from errors.chat import ChatTemplateMissing, ChatTemplateRefused
 from errors.coded_error import CodedError
-from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnded
+from errors.engines import EngineAsleep, EngineCrashed, EngineStartFailed, QueueFull, RankEnded
 from errors.external_triton import ExternalTritonUnavailable
-from errors.requests import GuideFailed, InvalidGuide, PromptTooLong, QueueDeadlinePassed, UnsupportedArgument
+from errors.requests import (
+    GuideFailed,
+    InvalidGuide,
+    PromptTooLong,
+    QueueDeadlinePassed,
+    UnknownAdapter,
+    UnsupportedArgument,
+)
 from errors.triton import ServerStopping, StartFailed, TritonTimeout, TritonUnavailable
 from runner.api.call import call_of
 
 _UNAVAILABLE = (
     *(TritonUnavailable, StartFailed, ExternalTritonUnavailable),
-    *(EngineCrashed, EngineStartFailed, RankEnded),
+    *(EngineAsleep, EngineCrashed, EngineStartFailed, RankEnded),
 )
 _STATUSES: dict[int, tuple[type[CodedError], ...]] = {
-    401: (api.InvalidAPIKey,),
-    404: (api.UnknownModel, api.UnknownEndpoint),
+    401: (api.InvalidAPIKey, api.InvalidAdminKey),
+    403: (api.AdminKeyNotSet,),
+    404: (api.UnknownModel, UnknownAdapter, api.UnknownEndpoint),
     408: (api.RequestNotReceived,),
     413: (api.BodyTooLarge,),
     415: (api.UnsupportedContentType,),
@@ -38,6 +46,7 @@ _STATUSES: dict[int, tuple[type[CodedError], ...]] = {
 _TYPES = {
     **dict.fromkeys((400, 408, 413, 415, 417, 421, 431, 501, 505), "invalid_request_error"),
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     429: "rate_limit_error",
 }

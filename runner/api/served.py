@@ -1,13 +1,13 @@
 """The model that this process serves: its names, and the settings of the runner."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from engine.kinds import supports
 from errors.api import UnknownModel
-from runner.engines.protocol.messages import Sampling
+from runner.engines.protocol.messages import Ready, Sampling
 from runner.generation.model import ModelFacts
 from runner.settings.settings import Settings
 
@@ -24,6 +24,18 @@ def core_values(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+@dataclass
+class EngineState:
+    """What the engine server last told of the engine."""
+
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the LoRA adapters that were loaded while it serves, by name."""
+    is_asleep: bool = False
+
+    def take(self, ready: Ready) -> None:
+        self.adapters, self.is_asleep = ready.adapters, ready.is_asleep
+
+
 @dataclass(frozen=True)
 class Served:
     model: ModelFacts
@@ -31,8 +43,9 @@ class Served:
     engine_kind: str
     names: tuple[str, ...]
     """Names of the model without adapters."""
-    adapters: tuple[str, ...] = ()
-    """The engine's LoRA adapters, each of which is a model of its own."""
+    adapters: Mapping[str, str | None] = field(default_factory=dict)
+    """Digests of the engine's LoRA adapters, each of which is a model of its own; None: not known."""
+    engine: EngineState = field(default_factory=EngineState)
 
     @cached_property
     def sampling(self) -> Sampling:
@@ -53,10 +66,23 @@ class Served:
         """Return the name to answer with. Raises E1603 for the name of another model."""
         if name is None:
             return self.names[0]
-        if name not in (*self.names, *self.adapters):
-            raise UnknownModel(model=name, served=" or ".join((*self.names, *self.adapters)))
+        if name not in self.names and self.adapter(name) is None:
+            raise UnknownModel(model=name, served=" or ".join(self.models))
         return name
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All names, with those of adapters."""
+        return (*self.names, *self.adapters, *self.engine.adapters)
+
+    def digest(self, name: str) -> str | None:
+        """Return the digest of an adapter; None if it is not known, or ``name`` is no adapter."""
+        if name in self.names:
+            return None
+        return self.adapters.get(name) or self.engine.adapters.get(name)
 
     def adapter(self, name: str | None) -> str | None:
         """Return the adapter of that name; None for the model without adapters, whose names come first."""
-        return name if name in self.adapters and name not in self.names else None
+        if name in self.names:
+            return None
+        return name if name in self.adapters or name in self.engine.adapters else None

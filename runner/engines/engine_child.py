@@ -98,7 +98,7 @@ def serve(start: EngineStart, exit_reason: ExitReason) -> None:
             try:
                 if isinstance(message, messages.Submit):
                     engine.submit(message)
-                else:
+                elif isinstance(message, messages.Cancel):
                     engine.cancel(message.request_id)
             except Exception as exc:  # noqa: BLE001 - whatever a library raises, the others go on
                 sink.failed(message.request_id, exc)

@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from runner.settings.api_keys import KeyTexts
-from runner.settings.fields import Seconds, Texts, variable
+from runner.settings.fields import Paths, Seconds, Texts, variable
 
 _PROCESSORS_EACH = 4
 _MOST_BY_DEFAULT = 4
@@ -29,6 +29,18 @@ class APISettings(BaseModel):
         "comma-separated API keys, one of which a request must have; old name: OPENAI_API_KEYS; "
         "default: no key needed",
         repr=False,
+    )
+    admin_api_keys: KeyTexts = variable(
+        "ADMIN_API_KEYS",
+        (),
+        "comma-separated keys of administrators, one of which requests to load and unload LoRA adapters, to "
+        "sleep and to wake must have; default: such requests are refused",
+        repr=False,
+    )
+    lora_dirs: Paths = variable(
+        "LORA_DIRS",
+        (),
+        "comma-separated folders of LoRA adapters that may be loaded while the engine serves; default: none",
     )
     openai_cors_origins: Texts = variable(
         "OPENAI_CORS_ORIGINS",

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, DirectoryPath, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from engine.redact import HIDDEN
@@ -39,6 +39,7 @@ def _generation_config(value: object) -> object:
 HIGHEST_PORT = 65535
 GenerationConfig = Annotated[str | dict[str, Any], BeforeValidator(_generation_config)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+Paths = Annotated[tuple[DirectoryPath, ...], BeforeValidator(_texts)]
 Program = Annotated[str, AfterValidator(_program)]
 Port = Annotated[int, Field(ge=1, le=HIGHEST_PORT)]
 Seconds = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]

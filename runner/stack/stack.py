@@ -68,12 +68,17 @@ class EngineStack:
         self.processes: list[SupervisedProcess] = []
         self.engine: EngineServer | None = None
         """Client of the engine server; None with NVIDIA's C++ backend."""
+        self._client: EngineClient | None = None
         self.cpp_backend: TritonAddress | None = None
         """Client of NVIDIA's C++ backend in Triton; None with an engine server."""
 
     @property
     def has_begun(self) -> bool:
         return bool(self.processes)
+
+    @property
+    def is_asleep(self) -> bool:
+        return self._client is not None and self._client.is_asleep
 
     @property
     def engine_socket(self) -> Path | None:
@@ -147,6 +152,7 @@ class EngineStack:
         )
         path = engine_socket_path(settings.triton_http_port)
         client = EngineClient(path, settings.triton_timeout_s, engine_kind, Coalescing(_CHUNK_FACTOR))
+        self._client = client
         self.engine = EngineServer(
             settings.engine_python,
             start,

@@ -52,7 +52,6 @@ def refusal(**given: Any) -> str:
         ({"model": "x"}, "E1204 ConflictingBuildKeys: The build config gives vllm.model; leave it out"),
         ({"hf_token": "hf_secret"}, "hf_token of the build config, which is kept secret"),
         ({"data_parallel_size": 2}, "run one runner for each replica"),
-        ({"enable_sleep_mode": True}, "nothing puts the engine to sleep"),
         ({"stream_interval": 10}, "every token is streamed"),
         ({"otlp_traces_endpoint": "http://c:4317"}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
         ({"weight_transfer_config": {"backend": "nccl"}}, "nothing sends it other weights"),
@@ -80,7 +79,9 @@ def test_right_arguments_stay_as_they_are_and_what_is_off_needs_nothing_that_hon
         "distributed_executor_backend": "ray",
         "compilation_config": {"cudagraph_capture_sizes": [1, 2, 4]},
         "speculative_config": None,
-        "enable_sleep_mode": False,
+        "enable_sleep_mode": True,
+        "enable_lora": True,
+        "enable_return_routed_experts": False,
         "scheduling_policy": "fcfs",
     }
     assert arguments(**given) == given
@@ -169,9 +170,9 @@ def test_adapters_are_packed_by_name_and_vllm_gets_room_for_them(model: Path, tm
     make_adapter(tmp_path / "one", 8)
     make_adapter(tmp_path / "two", 24)
     lora = {"french": {"model_path": "one"}, "pirate": {"model_path": "two"}}
-    _, engine = built(tmp_path, {"lora": lora})
+    _, engine = built(tmp_path, {"lora": lora, "vllm": {"max_cpu_loras": 8, "enable_lora": False}})
     given = json.loads((engine / "engine_args.json").read_text())
-    assert given == {"enable_lora": True, "max_loras": 2, "max_lora_rank": 32}
+    assert given == {"enable_lora": True, "max_loras": 2, "max_lora_rank": 32, "max_cpu_loras": 8}
     assert sorted(path.name for path in (engine / "lora" / "pirate").iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",

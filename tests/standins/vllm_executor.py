@@ -6,9 +6,11 @@ sockets, scheduler, KV cache blocks, stop conditions. ``distributed_executor_bac
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +37,11 @@ class StandInExecutor(Executor):  # type: ignore[misc]
         self._last: dict[str, int] = {}
         self._prompts: dict[str, list[int]] = {}
         self._computed: dict[str, int] = {}
+        self._steps: dict[str, int] = {}
+        """Differences of tokens to the one before, of requests with a LoRA adapter."""
+        self._adapters: dict[int, int] = {}
+        """The same of adapters, by number."""
+        self._has_weights = True
         self._vocab_size = self.model_config.get_vocab_size()
         self._step_s = float(os.environ.get(STEP_S_VARIABLE, "0"))
         step_file = os.environ.get(STEP_FILE_VARIABLE)
@@ -47,7 +54,7 @@ class StandInExecutor(Executor):  # type: ignore[misc]
     def collective_rpc(
         self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None, non_block: bool = False
     ) -> Any:
-        result = [getattr(self, f"_{method}", lambda *_: None)(*args)]
+        result = [getattr(self, f"_{method}", lambda *_, **__: None)(*args, **(kwargs or {}))]
         if not non_block:
             return result
         future: Future[Any] = Future()
@@ -64,6 +71,24 @@ class StandInExecutor(Executor):  # type: ignore[misc]
 
     def _get_supported_tasks(self) -> tuple[str, ...]:
         return ("generate",)
+
+    def _add_lora(self, request: Any) -> bool:
+        if request.lora_int_id not in self._adapters:
+            config = json.loads((Path(request.lora_path) / "adapter_config.json").read_text())
+            if not config["standin_shift"]:
+                raise ValueError("shapes do not match")
+            self._adapters[request.lora_int_id] = config["standin_shift"]
+        return True
+
+    def _remove_lora(self, number: int) -> bool:
+        return self._adapters.pop(number, None) is not None
+
+    def _sleep(self, level: int) -> None:
+        self._has_weights = self._has_weights and level < 2
+
+    def _reload_weights(self) -> None:
+        self._has_weights = True
+        self._adapters.clear()
 
     def _compile_or_warm_up_model(self) -> CompilationTimes:
         return CompilationTimes(language_model=0.0, encoder=0.0)
@@ -83,13 +108,16 @@ class StandInExecutor(Executor):  # type: ignore[misc]
             self._step_s = float(os.pread(self._step_file, _STEP_BYTES, 0))
         time.sleep(self._step_s)
         for request_id in scheduled.finished_req_ids:
-            for table in (self._last, self._prompts, self._computed):
+            for table in (self._last, self._prompts, self._computed, self._steps):
                 table.pop(request_id, None)
         for new in scheduled.scheduled_new_reqs:
             if new.prompt_token_ids[-1] == self._broken:
                 raise RuntimeError("the stand-in was told to break")
             self._prompts[new.req_id] = new.prompt_token_ids
             self._computed[new.req_id] = new.num_computed_tokens
+            if new.lora_request is not None:
+                self._add_lora(new.lora_request)
+                self._steps[new.req_id] = self._adapters[new.lora_request.lora_int_id]
         sampled = []
         for request_id, count in scheduled.num_scheduled_tokens.items():
             self._computed[request_id] += count
@@ -97,7 +125,8 @@ class StandInExecutor(Executor):  # type: ignore[misc]
                 sampled.append([])
                 continue
             last = self._last.get(request_id, self._prompts[request_id][-1])
-            self._last[request_id] = (last + 1) % self._vocab_size
+            step = self._steps.get(request_id, 1) if self._has_weights else 0
+            self._last[request_id] = (last + step) % self._vocab_size
             sampled.append([self._last[request_id]])
         ids = list(scheduled.num_scheduled_tokens)
         return ModelRunnerOutput(

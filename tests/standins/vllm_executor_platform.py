@@ -44,6 +44,9 @@ class StandInPlatform(Platform):  # type: ignore[misc]
         if vllm_config.cache_config.block_size is None:
             vllm_config.cache_config.block_size = _BLOCK_TOKENS
 
+    def is_sleep_mode_available(self) -> bool:
+        return True
+
     @classmethod
     def import_kernels(cls) -> None:
         """There are none."""

@@ -9,11 +9,21 @@ from runner.settings.api_keys import APIKeys
 
 _HEADERS = (b"authorization", b"x-api-key")
 _GUARDED = ("/v1/", "/tokenize", "/detokenize")
+ADMIN_PATHS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep", "/wake_up", "/is_sleeping")
+"""Paths that need another key: one of ADMIN_API_KEYS (``runner.api.admin.endpoints``)."""
 
 
 def is_guarded(path: str) -> bool:
     """Return False for the page, its description, health, readiness and metrics."""
-    return path.startswith(_GUARDED)
+    return path.startswith(_GUARDED) and path not in ADMIN_PATHS
+
+
+def find_key(scope: Scope, keys: APIKeys) -> str | None:
+    """Find one of the keys in the request's headers."""
+    headers = {name: value for name, value in reversed(scope["headers"]) if name in _HEADERS}
+    own = headers.get(b"x-api-key")  # Of Anthropic's clients, which may send both.
+    given = headers.get(b"authorization", b""), b"" if own is None else b"Bearer " + own
+    return next(filter(None, map(keys.find, given)), None)
 
 
 class RequireKey:
@@ -25,10 +35,7 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and is_guarded(scope["path"]):
-            headers = {name: value for name, value in reversed(scope["headers"]) if name in _HEADERS}
-            own = headers.get(b"x-api-key")  # Of Anthropic's clients, which may send both.
-            given = headers.get(b"authorization", b""), b"" if own is None else b"Bearer " + own
-            if (key := next(filter(None, map(self._keys.find, given)), None)) is None:
+            if (key := find_key(scope, self._keys)) is None:
                 await ErrorResponse(InvalidAPIKey())(scope, receive, send)
                 return
             call_of(scope).api_key = key

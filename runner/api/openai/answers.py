@@ -151,6 +151,8 @@ class Model(msgspec.Struct):
     """Model that a LoRA adapter belongs to."""
     display_name: str
     created_at: datetime
+    digest: str | msgspec.UnsetType = msgspec.UNSET
+    """Digest of a LoRA adapter."""
     object: str = "model"
     type: str = "model"
     owned_by: str = "cog-triton"

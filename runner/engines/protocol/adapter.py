@@ -3,7 +3,15 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from runner.engines.protocol.messages import FinishReason, Ready, Statistics, Submit, TokenLogProb
+from runner.engines.protocol.messages import (
+    FinishReason,
+    LoadAdapter,
+    Ready,
+    Sleep,
+    Statistics,
+    Submit,
+    TokenLogProb,
+)
 
 
 class Sink(Protocol):
@@ -52,7 +60,7 @@ class EngineAdapter(Protocol):
     """
 
     ready: Ready
-    """Limits and abilities of the engine."""
+    """Limits and abilities of the engine. The engine server replaces it when it carries out an order."""
 
     def submit(self, request: Submit) -> None: ...
 
@@ -62,3 +70,22 @@ class EngineAdapter(Protocol):
 
     def close(self) -> None:
         """Free the engine; requests still running are dropped."""
+
+
+class OrderedAdapter(EngineAdapter, Protocol):
+    """An engine of a kind that takes orders (``load_adapter`` and ``sleep`` of ``engine.kinds``).
+
+    One thread calls these methods, which return once the order is carried out, and raise a CodedError.
+    """
+
+    def load_adapter(self, order: LoadAdapter) -> dict[str, str]:
+        """Return the adapters for ``Ready``."""
+
+    def unload_adapter(self, name: str) -> dict[str, str]:
+        """Return the adapters for ``Ready``."""
+
+    def sleep(self, order: Sleep) -> None:
+        """``ready.is_asleep`` is set already, so that no request is submitted any more."""
+
+    def wake_up(self, tags: list[str]) -> bool:
+        """Return True if the engine can work again."""

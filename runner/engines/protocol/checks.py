@@ -3,9 +3,26 @@
 import math
 from collections.abc import Sequence
 
-from engine.kinds import Capability, argument_remedy, find_kind, supports
-from errors.requests import InvalidGuide, InvalidTensor, PromptTooLong, UnsupportedArgument, WrongTask
-from runner.engines.protocol.messages import Guide, GuideType, Ready, Sampling, Submit
+from engine.kinds import KINDS, Capability, argument_remedy, find_kind, supports
+from errors.engines import EngineAsleep
+from errors.requests import (
+    InvalidGuide,
+    InvalidTensor,
+    PromptTooLong,
+    UnsupportedArgument,
+    UnsupportedOrder,
+    WrongTask,
+)
+from runner.engines.protocol.messages import (
+    Guide,
+    GuideType,
+    LoadAdapter,
+    Order,
+    Ready,
+    Sampling,
+    Submit,
+    UnloadAdapter,
+)
 
 MAX_WORDS = 128
 """Words of a stop or bad words list. NVIDIA's preprocessing makes two of each word."""
@@ -23,14 +40,17 @@ _MAX_GUIDE_BYTES: dict[GuideType, int] = {
 }
 """Limits of a guide's text. Compiling it has limits of its own (``runner/engines/guides``)."""
 
+_ACTIONS: dict[Capability, str] = {"load_adapter": "load LoRA adapters while it serves", "sleep": "sleep"}
 NO_CHAT_FORM = "calls of tools and reasoning are enforced by the kinds transformers and vllm alone"
 
 
 def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | None = None) -> None:
-    """Check a request in the engine server, for every kind. Raises E1002, E1011, E1103 or E1104.
+    """Check a request in the engine server, for every kind. Raises E1002, E1011, E1103, E1104 or E2114.
 
     ``extremes``: the lowest and the highest input id, if they are known.
     """
+    if ready.is_asleep:
+        raise EngineAsleep
     check_task(embeds=request.embeds, is_embedding=ready.is_embedding)
     if not request.input_ids:
         raise InvalidTensor(name="input_ids", expected="at least one token", value=[])
@@ -62,6 +82,26 @@ def check_task(*, embeds: bool, is_embedding: bool) -> None:
     if is_embedding and not embeds:
         remedy = "send its input to /v1/embeddings"
         raise WrongTask(model_task="makes embeddings and generates no text", remedy=remedy)
+
+
+def check_order(order: Order, ready: Ready) -> None:
+    """Raise E1013 for an order that this engine can't carry out."""
+    if isinstance(order, LoadAdapter | UnloadAdapter):
+        check_orders(ready.engine_kind, "load_adapter", is_enabled=ready.max_adapters > 0)
+    else:
+        check_orders(ready.engine_kind, "sleep", is_enabled=ready.can_sleep)
+
+
+def check_orders(engine_kind: str, capability: Capability, *, is_enabled: bool = True) -> None:
+    """Raise E1013 if the kind lacks the capability, or the engine was built without it."""
+    remedy = argument_remedy(engine_kind, capability)
+    if not supports(engine_kind, capability):
+        able = " or ".join(name for name in KINDS if supports(name, capability))
+        remedy = f"serve an engine of the kind {able}"
+    elif is_enabled:
+        return
+    action = _ACTIONS[capability]
+    raise UnsupportedOrder(engine_kind=engine_kind, action=action, remedy=remedy)
 
 
 def check_guide(guide: Guide) -> None:

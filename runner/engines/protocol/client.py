@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from runner.engines.protocol.messages import (
     Finished,
     FromClient,
     LogProbs,
+    Order,
     Output,
     Ready,
     Statistics,
@@ -53,10 +55,17 @@ _WHO = "The engine server"
 class _Connection(asyncio.Protocol):
     """One connection with its streams."""
 
-    def __init__(self, timeout_s: float, engine_kind: str, coalescing: Coalescing | None) -> None:
+    def __init__(
+        self,
+        timeout_s: float,
+        engine_kind: str,
+        coalescing: Coalescing | None,
+        on_ready: Callable[[Ready], None],
+    ) -> None:
         self._timeout_s = timeout_s
         self._engine_kind = engine_kind
         self._coalescing = coalescing
+        self._on_ready = on_ready
         self._releasing: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
@@ -67,9 +76,11 @@ class _Connection(asyncio.Protocol):
         self._decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
         self._ids = itertools.count(1)
         self._streams: dict[int, ReceivedStream] = {}
+        self._orders: dict[int, asyncio.Future[None]] = {}
         self._checking: asyncio.TimerHandle | None = None
         self.is_ready = False
         """True while the engine is loaded and the connection is open."""
+        self.is_asleep = False
         self.alive_s = 0.0
         """Time when the last ``Ready`` or ``Statistics`` arrived, by ``monotonic``."""
         self.disconnected = asyncio.Event()
@@ -86,6 +97,24 @@ class _Connection(asyncio.Protocol):
         stream = self._streams.pop(request_id)
         if not stream.is_ended and not self.disconnected.is_set():
             self._send(Cancel(request_id))
+
+    async def order(self, order: Order) -> None:
+        """Send the order and wait for its end. Raises its error, or E2107."""
+        request_id = next(self._ids)
+        self._orders[request_id] = self._loop.create_future()
+        self._send(msgspec.structs.replace(order, request_id=request_id))
+        try:
+            await self._orders[request_id]
+        finally:
+            self._orders.pop(request_id, None)
+
+    def _end_order(self, request_id: int, error: CodedError | None) -> None:
+        if (end := self._orders.get(request_id)) is None or end.done():
+            return
+        if error is None:
+            end.set_result(None)
+        else:
+            end.set_exception(error)
 
     def close(self) -> None:
         """Close the connection; all streams end with E2107."""
@@ -128,9 +157,13 @@ class _Connection(asyncio.Protocol):
                     case Finished(request_id=request_id):
                         if (stream := find(request_id)) is not None:
                             stream.finish(message, now_s)
+                        else:
+                            self._end_order(request_id, None)
                     case Failed(request_id=request_id, error=error):
                         if (stream := find(request_id)) is not None:
                             stream.fail(error.restore())
+                        else:
+                            self._end_order(request_id, error.restore())
                     case LogProbs(new=values):
                         for request_id, log_probs in values:
                             if (stream := find(request_id)) is not None:
@@ -139,9 +172,12 @@ class _Connection(asyncio.Protocol):
                         for request_id, count in counts:
                             if (stream := find(request_id)) is not None:
                                 stream.output.cached_tokens = count
-                    case Ready() | Statistics():
-                        self.is_ready = True
+                    case Statistics():
                         self.alive_s = time.monotonic()
+                    case Ready():
+                        self.is_ready, self.is_asleep = True, message.is_asleep
+                        self.alive_s = time.monotonic()
+                        self._on_ready(message)
         # NOTE: last, so that a stream's last tokens go out together with its end.
         for stream in arrived:
             stream.deliver(now_s)
@@ -165,6 +201,8 @@ class _Connection(asyncio.Protocol):
             self._checking.cancel()
         for stream in self._streams.values():
             stream.fail(EngineCrashed(engine_kind=self._engine_kind, reason=reason))
+        for request_id in self._orders:
+            self._end_order(request_id, EngineCrashed(engine_kind=self._engine_kind, reason=reason))
 
     def _check_streams(self) -> None:
         """Fail streams that had no answer, or a stalled reader, for too long. Runs periodically."""
@@ -233,13 +271,20 @@ class EngineClient:
     """
 
     def __init__(
-        self, path: Path, timeout_s: float, engine_kind: str, coalescing: Coalescing | None = None
+        self,
+        path: Path,
+        timeout_s: float,
+        engine_kind: str,
+        coalescing: Coalescing | None = None,
+        on_ready: Callable[[Ready], None] = lambda ready: None,
     ) -> None:
-        """Initialize. ``timeout_s``: how long a request may be without an answer."""
+        """Initialize. ``timeout_s``: how long a request may be without an answer. ``on_ready`` is called with
+        each ``Ready``."""
         self._path = path
         self._timeout_s = timeout_s
         self._engine_kind = engine_kind
         self._coalescing = coalescing
+        self._on_ready = on_ready
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None]
 
@@ -261,6 +306,10 @@ class EngineClient:
         return self.is_ready
 
     @property
+    def is_asleep(self) -> bool:
+        return self._connection is not None and self._connection.is_asleep
+
+    @property
     def silence_s(self) -> float:
         """Time since the last sign of life of an engine that is ready; 0 while it is not."""
         return time.monotonic() - self._connection.alive_s if self._connection and self.is_ready else 0.0
@@ -276,17 +325,26 @@ class EngineClient:
 
         Close the iterator. Raises a CodedError, as does the iteration.
         """
+        connection = self._ready_connection()
+        return _Outputs(connection, *connection.open(submit, outlet))
+
+    async def order(self, order: Order) -> None:
+        """Have the engine carry out an order, and wait. Raises its error, or E2107."""
+        await self._ready_connection().order(order)
+
+    def _ready_connection(self) -> _Connection:
         connection = self._connection
         if connection is None or not connection.is_ready:
             raise EngineCrashed(engine_kind=self._engine_kind, reason="it is not ready yet", was_ready=False)
-        return _Outputs(connection, *connection.open(submit, outlet))
+        return connection
 
     async def _stay_connected(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             with suppress(OSError):
                 _, self._connection = await loop.create_unix_connection(
-                    lambda: _Connection(self._timeout_s, self._engine_kind, self._coalescing), str(self._path)
+                    lambda: _Connection(self._timeout_s, self._engine_kind, self._coalescing, self._on_ready),
+                    str(self._path),
                 )
                 await self._connection.disconnected.wait()
             await asyncio.sleep(_POLL_S)

@@ -1,8 +1,10 @@
-"""The messages between the engine server and its clients: nine types, in frames of ``protocol.wire``.
+"""The messages between the engine server and its clients, in frames of ``protocol.wire``.
 
-A client sends ``Submit`` and ``Cancel``. The engine server sends ``Ready`` once, ``Statistics`` about once a
-second, and for each request ``Tokens`` (with ``Cached`` and ``LogProbs`` before them) and one ``Finished`` or
-``Failed``. An engine that runs in a child of the engine server exchanges the same messages with it.
+A client sends ``Submit`` and ``Cancel``, and an ``Order`` to the engine itself, which ``Finished`` or
+``Failed`` answers. The engine server sends ``Ready`` at first and after each order that changes it,
+``Statistics`` about once a second, and for each request ``Tokens`` (with ``Cached`` and ``LogProbs`` before
+them) and one ``Finished`` or ``Failed``. An engine that runs in a child of the engine server exchanges the
+same messages with it, but takes no orders.
 """
 
 from typing import Annotated, Literal
@@ -149,6 +151,47 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
     request_id: int
 
 
+class LoadAdapter(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """An order to load a LoRA adapter from the folder ``path``."""
+
+    request_id: int
+    name: str
+    path: str
+    digest: str = ""
+    """Digest that its files must have (``engine.adapters``); empty: any."""
+    replaces: bool = False
+    """True if a loaded adapter of that name is replaced."""
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag=True):
+    """An order to unload a LoRA adapter once the requests that use it have ended."""
+
+    request_id: int
+    name: str
+
+
+SleepMode = Literal["abort", "wait"]
+
+
+class Sleep(msgspec.Struct, frozen=True, tag=True):
+    """An order to sleep once the running requests have ended, which ``abort`` ends with E2114."""
+
+    request_id: int
+    level: int
+    """1: the weights move to the host's memory; 2: they are read again when the engine wakes."""
+    mode: SleepMode
+
+
+class WakeUp(msgspec.Struct, frozen=True, tag=True):
+    """An order to wake. ``tags``: the parts of the memory by vLLM's names; empty: all."""
+
+    request_id: int
+    tags: list[str]
+
+
+Order = LoadAdapter | UnloadAdapter | Sleep | WakeUp
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The engine is loaded. ``vocab_size`` in tokens, ``max_sequence_length`` in tokens (prompt + output)."""
 
@@ -161,6 +204,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     is_embedding: bool = False
     """True if the engine embeds, and does not generate."""
     takes_priority: bool = False
+    max_adapters: int = 0
+    """Number of LoRA adapters that the engine holds, with those that it carries; 0: none."""
+    adapters: dict[str, str] = {}
+    """Digests of the adapters that were loaded while it serves, by name."""
+    can_sleep: bool = False
+    is_asleep: bool = False
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
@@ -231,7 +280,7 @@ class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The engine server's own numbers; see ``runner.observability.metrics``."""
 
 
-FromClient = Submit | Cancel
+FromClient = Submit | Cancel | Order
 ToClient = Ready | Cached | LogProbs | Tokens | Finished | Failed | Statistics
 
 

@@ -10,19 +10,21 @@ from contextlib import suppress
 
 import msgspec
 
+from runner.engines.protocol.adapter import EngineAdapter
 from runner.engines.protocol.messages import (
     Cached,
+    Cancel,
     Failed,
     Finished,
     FromClient,
     LogProbs,
-    Ready,
     Submit,
     ToClient,
     TokenLogProb,
     Tokens,
 )
 from runner.engines.protocol.wire import FrameReader, FrameTooLong, frame
+from runner.engines.server.orders import Orders
 from runner.engines.server.requests import Request, Requests
 
 log = logging.getLogger("cog_triton.engine")
@@ -38,11 +40,14 @@ _ACCEPT_RETRY_S = 0.1
 class Clients:
     """Clients that connect to ``listener``, from the start until it is closed."""
 
-    def __init__(self, listener: socket.socket, requests: Requests, ready: Ready) -> None:
+    def __init__(self, listener: socket.socket, requests: Requests, engine: EngineAdapter) -> None:
         self._listener = listener
         self._requests = requests
-        self._ready = ready
+        self._engine = engine
+        self._orders = Orders(engine, self._send_ready)
         self._connections: set[ClientConnection] = set()
+        self._joining = threading.Lock()
+        """Lock by which the last ``Ready`` that a connection gets is the newest."""
         threading.Thread(target=self._accept, name="clients", daemon=True).start()
 
     def send_all(self, message: ToClient) -> None:
@@ -52,6 +57,10 @@ class Clients:
             if connection.stalled_s > _STALL_TIMEOUT_S:
                 log.error("closed a client's connection: it was not read for %g s", _STALL_TIMEOUT_S)
                 connection.disconnect()
+
+    def _send_ready(self) -> None:
+        with self._joining:
+            self.send_all(self._engine.ready)
 
     def _accept(self) -> None:
         while True:
@@ -63,9 +72,10 @@ class Clients:
                 log.error("a client could not connect: %s", exc)
                 time.sleep(_ACCEPT_RETRY_S)
                 continue
-            connection = ClientConnection(accepted, self._requests)
-            connection.send(self._ready)
-            self._connections.add(connection)
+            connection = ClientConnection(accepted, self._requests, self._orders)
+            with self._joining:
+                connection.send(self._engine.ready)
+                self._connections.add(connection)
             try:
                 threading.Thread(target=self._serve, args=(connection,), name="client", daemon=True).start()
             except RuntimeError as exc:  # The system has no room for another thread.
@@ -88,9 +98,10 @@ class Clients:
 class ClientConnection:
     """One connection and its requests."""
 
-    def __init__(self, connection: socket.socket, requests: Requests) -> None:
+    def __init__(self, connection: socket.socket, requests: Requests, orders: Orders) -> None:
         self._connection = connection
         self._requests = requests
+        self._orders = orders
         self._encoder = msgspec.msgpack.Encoder()
         self._running: dict[int, Request] = {}
         self._lock = threading.Lock()
@@ -127,6 +138,8 @@ class ClientConnection:
         if isinstance(message, Submit):
             request = self._running[message.request_id] = self._requests.open(message, self)
             self._requests.submit(request)
+        elif not isinstance(message, Cancel):
+            self._orders.give(message, self.send)
 
     def send(self, message: ToClient) -> None:
         with self._lock:

@@ -75,7 +75,7 @@ def serve(start: EngineStart, exit_reason: ExitReason) -> int:
     orders: SimpleQueue[int] = SimpleQueue()
     signal.signal(signal.SIGTERM, lambda number, _: orders.put(number))
     requests.serve(engine)
-    clients = Clients(listener, requests, engine.ready)
+    clients = Clients(listener, requests, engine)
     while not _is_stopped(orders, interval_s):
         requests.check_progress(start.hang_timeout_s)
         try:

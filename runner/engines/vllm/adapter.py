@@ -66,9 +66,9 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         _importing.join()
     try:
         check_vllm(log.warning)
+        from runner.engines.vllm.adapters import Adapters
         from runner.engines.vllm.client import make_config, start
         from runner.engines.vllm.engine import VllmEngine
-        from runner.engines.vllm.request import Adapters
     except ImportError as exc:
         raise VllmMissing(python=sys.executable, reason=exc) from exc
     config = make_config(arguments, pooling)
@@ -77,6 +77,9 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         opening = meanwhile.submit(_open_guides, engine_dir) if has_guides else None
         client = start(config)
         guides = None if opening is None else opening.result()
+    folder, lora = engine_dir / LORA_FOLDER, config.lora_config
+    limits = () if lora is None else (lora.max_cpu_loras or lora.max_loras, lora.max_lora_rank)
+    adapters = Adapters(folder, *limits)
     max_length = config.model_config.max_model_len
     ready = Ready(
         engine_kind=ENGINE_KIND,
@@ -86,8 +89,10 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         guide_types=() if guides is None else ALL_GUIDE_TYPES,
         is_embedding=pooling is not None,
         takes_priority=config.scheduler_config.policy == "priority",
+        max_adapters=adapters.limit,
+        can_sleep=config.model_config.enable_sleep_mode,
     )
-    return VllmEngine(client, sink, ready, Adapters(engine_dir / LORA_FOLDER), guides, end_id, pooling)
+    return VllmEngine(client, sink, ready, adapters, guides, end_id, pooling)
 
 
 def _open_guides(engine_dir: Path) -> "GuideCompiler | None":

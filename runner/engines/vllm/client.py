@@ -9,10 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from engine.pooling import Pooling, PoolingMode
-from errors.engines import VllmArgumentsRefused, VllmStartFailed
+from errors.coded_error import CodedError
+from errors.engines import VllmArgumentsRefused, VllmOrderFailed, VllmStartFailed
 from runner.engines.vllm.core_process import becomes_core, release
 from runner.engines.vllm.interface import (
     ROCM_VARIABLES,
@@ -48,6 +51,17 @@ class Client(SyncMPClient):  # type: ignore[misc]
     def wait_until_processed(self) -> None:
         """Return when the engine core has processed all earlier messages, which it does in order."""
         self.is_sleeping()
+
+    @contextmanager
+    def order(self, action: str) -> Iterator[None]:
+        """Provide a context whose errors without a code become E2206. The core goes on after them."""
+        try:
+            yield
+        except CodedError:
+            raise
+        except Exception as exc:
+            self._root_cause.clear()
+            raise VllmOrderFailed(action=action, reason=_one_line(str(exc))) from exc
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Close the client. vLLM calls this if the core was killed: ``get_output`` would wait for ever."""

@@ -6,20 +6,32 @@ NOTE: importing this module imports vLLM, which reads the environment (``argumen
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from engine.pooling import Pooling
 from errors.coded_error import CodedError
-from errors.engines import VllmEngineDied, VllmRequestFailed
+from errors.engines import EngineAsleep, VllmEngineDied, VllmRequestFailed
 from runner.engines.protocol.adapter import Sink
-from runner.engines.protocol.messages import FinishReason, Guide, Ready, Statistics, Submit, TokenLogProb
+from runner.engines.protocol.messages import (
+    FinishReason,
+    Guide,
+    LoadAdapter,
+    Ready,
+    Sleep,
+    Statistics,
+    Submit,
+    TokenLogProb,
+)
+from runner.engines.vllm.adapters import Adapters
 from runner.engines.vllm.client import Client
 from runner.engines.vllm.interface import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+from runner.engines.vllm.interface import FinishReason as CoreFinishReason
 from runner.engines.vllm.request import (
-    Adapters,
     Running,
     check_limits,
     core_request,
@@ -29,11 +41,15 @@ from runner.engines.vllm.request import (
 
 if TYPE_CHECKING:
     from runner.engines.guides.compile import GuideCompiler
+    from runner.engines.vllm.interface import LoRARequest
 from runner.engines.guides.follow import Follower
+
+_MEMORY_TAGS = ("weights", "kv_cache")
+"""Parts of the memory of an engine that sleeps, in the order in which they are needed."""
 
 
 class VllmEngine:
-    """See ``runner.engines.protocol.adapter.EngineAdapter``."""
+    """See ``runner.engines.protocol.adapter.OrderedAdapter``."""
 
     def __init__(
         self,
@@ -56,6 +72,10 @@ class VllmEngine:
         self._running: dict[str, Running] = {}
         """Requests by vLLM's id. The code that removes a request reports its end, so only once."""
         self._statistics = Statistics(active=0, queued=0, cache_used=0.0)
+        self._asleep: set[str] = set()
+        """Parts of the memory that sleep."""
+        self._has_weights = True
+        """False from a sleep of level 2 until the weights are read again."""
         self._aborted: list[str] = []
         self._wake = threading.Condition()
         self._is_closed = False
@@ -65,18 +85,26 @@ class VllmEngine:
     def submit(self, request: Submit) -> None:
         try:
             check_limits(request)
-            lora = self._adapters.find(request.lora_name)
-            message = core_request(request, lora, self._guide_end_id, self._pooling)
+            if request.lora_name:
+                with self._adapters.lock:
+                    message = self._open(request, self._adapters.find(request.lora_name))
+            else:
+                message = self._open(request, None)
         except CodedError as error:
             self._sink.failed(request.request_id, error)
             return
-        self._running[message.request_id] = Running(request, self._guide_end_id)
         if request.guide is None:
             self._add(message)
         else:
             assert self._guides is not None, "the engine server rejects guides that Ready does not list"
             is_wanted = partial(self._is_wanted, message.request_id)
             self._guides.submit(request.guide, partial(self._add_guided, message, request.guide), is_wanted)
+
+    def _open(self, request: Submit, lora: LoRARequest | None) -> EngineCoreRequest:
+        """Make the core's request, which counts as running from now on."""
+        message = core_request(request, lora, self._guide_end_id, self._pooling)
+        self._running[message.request_id] = Running(request, self._guide_end_id, lora)
+        return message
 
     def _add_guided(
         self, message: EngineCoreRequest, guide: Guide, answer: Follower | CodedError | None
@@ -85,6 +113,8 @@ class VllmEngine:
         key = message.request_id
         if isinstance(answer, CodedError):
             self._fail(key, answer)
+        elif self.ready.is_asleep:
+            self._fail(key, EngineAsleep())
         elif answer is not None and self._is_wanted(key):
             message.sampling_params.structured_outputs = structured_outputs(guide, answer.grammar)
             self._add(message)
@@ -113,6 +143,46 @@ class VllmEngine:
             self._is_closed = True
             self._wake.notify()
         self._client.shutdown(timeout=0)
+
+    # Orders
+
+    def load_adapter(self, order: LoadAdapter) -> dict[str, str]:
+        with self._client.order(f"load the LoRA adapter {order.name}"):
+            return self._adapters.load(order, self._client, self._used_adapters)
+
+    def unload_adapter(self, name: str) -> dict[str, str]:
+        with self._client.order(f"unload the LoRA adapter {name}"):
+            return self._adapters.unload(name, self._client, self._used_adapters)
+
+    def _used_adapters(self) -> set[int]:
+        """Return the numbers of adapters that requests use."""
+        return {each.lora.lora_int_id for each in list(self._running.values()) if each.lora is not None}
+
+    def sleep(self, order: Sleep) -> None:
+        if self._asleep:
+            return
+        try:
+            with self._client.order("sleep"):
+                self._client.sleep(order.level, order.mode)
+        except CodedError:
+            with suppress(Exception):  # It does not sleep, but may take no requests.
+                self._client.wake_up()
+            raise
+        self._asleep, self._has_weights = set(_MEMORY_TAGS), order.level < 2
+
+    def wake_up(self, tags: list[str]) -> bool:
+        with self._client.order("wake"):
+            for tag in _MEMORY_TAGS:
+                if tag in self._asleep and (not tags or tag in tags):
+                    self._client.wake_up([tag])
+                    self._asleep.remove(tag)
+                if "weights" not in self._asleep and not self._has_weights:
+                    # NOTE: this drops all adapters.
+                    self._client.collective_rpc("reload_weights")
+                    self._has_weights = True
+                    adapters = self._adapters.load_again(self._client)
+                    self.ready = msgspec.structs.replace(self.ready, adapters=adapters)
+        return not self._asleep
 
     # Results of vLLM
 
@@ -168,6 +238,8 @@ class VllmEngine:
         if output.pooling_output is not None:
             embedding = np.asarray(output.pooling_output.float(), "<f4")
             self._finish(output.request_id, "end", embedding.tobytes())
+        elif output.finish_reason is CoreFinishReason.ABORT:  # To sleep: what we abort is not here any more.
+            self._fail(output.request_id, EngineAsleep())
         elif reason is None:
             error = output.error
             reason_given = str(output.finish_reason) if error is None else error.message

@@ -13,6 +13,9 @@ Behavior that no check at the start can see, and where it is used:
 * Importing ``TOOL_SERVER`` is needed for an annotation alone (``core_process``).
 * ``scheduler_config.scheduler_cls`` is None unless vLLM needs a certain scheduler (``client``).
 * The core's sampling parameters are not checked again: limits hold by ``request.check_limits``.
+* ``collective_rpc("reload_weights")`` reads the weights again after a sleep of level 2, and drops all LoRA
+  adapters. A request ends with ``ABORT`` only for a sleep, as those that are aborted here are forgotten
+  (``engine``).
 * The first output of a request alone has ``prefill_stats``. The id of the token that ended a request is its
   ``stop_reason`` (``engine``, ``request``).
 """
@@ -44,10 +47,12 @@ USES = {
     "vllm.AsyncEngineArgs": (
         "model skip_tokenizer_init generation_config disable_log_stats max_num_seqs dtype runner "
         "pooler_config gpu_memory_utilization tensor_parallel_size scheduling_policy "
-        "create_engine_config(usage_context)"
+        "create_engine_config(usage_context) "
+        "enable_lora max_loras max_cpu_loras max_lora_rank enable_sleep_mode"
     ),
+    "vllm.config.LoRAConfig": "max_loras max_cpu_loras max_lora_rank",
     "vllm.config.PoolerConfig": "seq_pooling_type use_activation",
-    "vllm.config.VllmConfig": "model_config scheduler_config parallel_config",
+    "vllm.config.VllmConfig": "model_config scheduler_config parallel_config lora_config",
     "vllm.envs": (
         "VLLM_CACHE_ROOT VLLM_HOST_IP VLLM_NO_USAGE_STATS VLLM_USE_FLASHINFER_SAMPLER "
         "VLLM_WORKER_MULTIPROC_METHOD VLLM_MAX_NUM_BAD_WORDS VLLM_MAX_BAD_WORDS_TOTAL_TOKENS "
@@ -73,10 +78,11 @@ USES = {
         "request_id prompt_token_ids mm_features sampling_params pooling_params arrival_time lora_request "
         "cache_salt data_parallel_rank priority"
     ),
-    "vllm.v1.engine.FinishReason": "STOP LENGTH",
+    "vllm.v1.engine.FinishReason": "STOP LENGTH ABORT",
     "vllm.v1.engine.core_client.SyncMPClient": (
         "__init__(vllm_config,executor_class,log_stats) _send_input(request_type,request) get_output() "
-        "add_request(request) abort_requests(request_ids) is_sleeping() shutdown(timeout)"
+        "add_request(request) abort_requests(request_ids) is_sleeping() shutdown(timeout) "
+        "add_lora(lora_request) remove_lora(lora_id) sleep(level,mode) wake_up(tags) collective_rpc(method)"
     ),
     "vllm.v1.engine.utils": "get_mp_context()",
     "vllm.v1.executor.Executor": "get_class(vllm_config)",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.pooling import Pooling
@@ -158,10 +157,13 @@ def structured_outputs(guide: Guide, grammar: str) -> StructuredOutputsParams:
 class Running:
     """A running request."""
 
-    __slots__ = ("_end_ids", "_long_words", "_tokens", "aborted_for", "min_tokens", "request_id")
+    __slots__ = ("_end_ids", "_long_words", "_tokens", "aborted_for", "lora", "min_tokens", "request_id")
 
-    def __init__(self, request: Submit, guide_end_id: int | None = None) -> None:
+    def __init__(
+        self, request: Submit, guide_end_id: int | None = None, lora: LoRARequest | None = None
+    ) -> None:
         self.request_id = request.request_id
+        self.lora = lora
         self._end_ids = {request.end_id, guide_end_id if request.guide else None} - {None}
         self.min_tokens = request.min_tokens
         self.aborted_for: messages.FinishReason | None = None
@@ -192,24 +194,3 @@ class Running:
             case FinishReason.STOP:
                 return "end" if output.stop_reason in self._end_ids else "stop"
         return None
-
-
-class Adapters:
-    """The engine's LoRA adapters: the folders in ``folder``, which may be absent."""
-
-    def __init__(self, folder: Path) -> None:
-        self._requests = {
-            path.name: LoRARequest(lora_name=path.name, lora_int_id=number, lora_path=str(path))
-            for number, path in enumerate(sorted(folder.glob("*")), 1)
-        }
-
-    def find(self, name: str | None) -> LoRARequest | None:
-        """Make vLLM's request for the adapter. Raises InvalidTensor for one that the engine lacks."""
-        if not name:
-            return None
-        if name not in self._requests:
-            known = ", ".join(self._requests) or "none"
-            raise InvalidTensor(
-                name="lora_name", expected=f"an adapter of this engine ({known}) or empty", value=name
-            )
-        return self._requests[name]

@@ -72,7 +72,7 @@ async def serve(start: FrontStart) -> None:
             exits.callback(inferences.direct.close)
 
         def is_engine_ready() -> bool:
-            return inferences.is_connected and (engine is None or engine.is_ready)
+            return inferences.is_connected and (engine is None or (engine.is_ready and not engine.is_asleep))
 
         keys = APIKeys(settings.api_keys)
         shared = (inferences, TritonHTTP(start.triton), keys, is_engine_ready, max_body_bytes)

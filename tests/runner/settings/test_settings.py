@@ -39,6 +39,8 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("OPENAI_PORT", "0", "openai_port", 0),
     ("OPENAI_MODELS", "a, b/c,", "openai_models", ("a", "b/c")),
     ("API_KEYS", "one, two", "api_keys", ("one", "two")),
+    ("ADMIN_API_KEYS", "root", "admin_api_keys", ("root",)),
+    ("LORA_DIRS", "/tmp, /", "lora_dirs", (Path("/tmp"), Path("/"))),
     ("OPENAI_CORS_ORIGINS", "*", "openai_cors_origins", ("*",)),
     ("OPENAI_MAX_BODY_VALUES", "1000", "openai_max_body_values", 1000),
     ("OPENAI_MAX_HEADER_BYTES", "1000", "openai_max_header_bytes", 1000),

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from engine.kinds import find_kind
+from engine.adapters import digest_of
+from engine.kinds import ENGINE_ARGS_NAME, find_kind
 from engine.machine.processes import descendants
 from engine.machine.root import SOURCE_ROOT
 from perf.peers.engine import standin_engine
 from perf.processes import CORE, processes
-from runner.engines.protocol.messages import Submit
+from runner.engines.protocol.messages import LoadAdapter, Sampling, Sleep, Submit, UnloadAdapter, WakeUp
 from runner.engines.vllm.arguments import ENGINE_KIND
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
+from tests.runner.engines.vllm.adapters import make_adapter
 from tests.runner.servers import is_running, wait_until
 
 PYTHON = SOURCE_ROOT / find_kind(ENGINE_KIND).checkout_environment / "bin" / "python"
@@ -34,7 +38,9 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
     engine = standin_engine(str(PYTHON), tmp_path)
     servers = []
 
-    def start(**variables: str) -> EngineServerUnderTest:
+    def start(arguments: dict[str, Any] | None = None, **variables: str) -> EngineServerUnderTest:
+        path = engine.folder / ENGINE_ARGS_NAME
+        path.write_text(json.dumps({**json.loads(path.read_text()), **(arguments or {})}))
         server = EngineServerUnderTest(
             ENGINE_KIND,
             engine.folder,
@@ -134,3 +140,47 @@ def test_openais_types_are_imported_by_what_uses_them_alone(tmp_path: Path) -> N
         [engine.python, "-c", _IMPORTS], env=variables, capture_output=True, text=True, timeout=240
     )
     assert done.stdout.splitlines()[-1:] == ["GptOssReasoningParser"], done.stderr
+
+
+def test_adapters_are_loaded_and_unloaded_and_the_core_sleeps_and_wakes(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    server = start_server(
+        {
+            "enable_lora": True,
+            "max_loras": 1,
+            "max_cpu_loras": 2,
+            "max_lora_rank": 8,
+            "enable_sleep_mode": True,
+        }
+    )
+    two, five = (make_adapter(tmp_path / name, shift) for name, shift in (("two", 2), ("five", 5)))
+    prompt, greedy = [*range(100, 140)], Sampling(top_k=1)
+    with Listening(server) as client:
+
+        def ordered(order: Any) -> str:
+            client.send(order)
+            return client.wait_for_end(order.request_id)
+
+        assert ordered(LoadAdapter(1, "a", str(two), digest_of(two))) == "end"
+        assert client.answer(Submit(2, prompt, 2, greedy, lora_name="a")) == ([141, 143], "length")
+        assert client.answer(Submit(3, prompt, 2, greedy)) == ([140, 141], "length")
+        assert ordered(LoadAdapter(4, "a", str(five), replaces=True)) == "end"
+        assert client.answer(Submit(5, prompt, 1, greedy, lora_name="a")) == ([144], "length")
+        assert client.cached(5) == [0]
+        assert client.answer(Submit(6, prompt, 1, greedy, lora_name="a")) == ([144], "length")
+        assert client.cached(6) == [32]
+        bad = make_adapter(tmp_path / "bad", 0)
+        assert "E2206" in ordered(LoadAdapter(7, "bad", str(bad)))
+        for number, level, mode in ((10, 1, "abort"), (20, 2, "wait")):
+            client.send(Submit(number, [7], 900, greedy))
+            client.wait_for_tokens(number)
+            assert ordered(Sleep(number + 1, level, mode)) == "end"  # type: ignore[arg-type]
+            assert client.wait_for_end(number)[:6] == ("E2114 " if mode == "abort" else "length")
+            assert "E2114" in client.answer(Submit(number + 2, [7], 1, greedy))[1]
+            assert ordered(WakeUp(number + 3, [])) == "end"
+            again = Submit(number + 4, prompt, 1, greedy, lora_name="a")
+            assert client.answer(again) == ([144], "length")
+            assert client.cached(number + 4) == [0], "prefixes of before the sleep were used"
+        assert ordered(UnloadAdapter(30, "a")) == "end"
+        assert client.answer(Submit(31, [7], 2, greedy)) == ([8, 9], "length")

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vllm.config import ModelConfig, PoolerConfig, SchedulerConfig, VllmConfig
+from vllm.config import LoRAConfig, ModelConfig, PoolerConfig, SchedulerConfig, VllmConfig
 
 
 @dataclasses.dataclass
@@ -30,7 +30,9 @@ class AsyncEngineArgs:
     tensor_parallel_size: int = 1
     enable_lora: bool = False
     max_loras: int = 1
+    max_cpu_loras: int | None = None
     max_lora_rank: int = 16
+    enable_sleep_mode: bool = False
     scheduling_policy: str = "fcfs"
     runner: str = "auto"
     pooler_config: PoolerConfig | None = None
@@ -43,7 +45,14 @@ class AsyncEngineArgs:
         os.environ["STANDIN_TENSOR_PARALLEL_SIZE"] = str(self.tensor_parallel_size)
         return VllmConfig(
             model_config=ModelConfig(
-                config["vocab_size"], self.max_model_len or limit, self.runner, self.pooler_config
+                config["vocab_size"],
+                self.max_model_len or limit,
+                self.runner,
+                self.pooler_config,
+                self.enable_sleep_mode,
             ),
             scheduler_config=SchedulerConfig(self.max_num_seqs or 256, self.scheduling_policy),
+            lora_config=LoRAConfig(self.max_loras, self.max_cpu_loras, self.max_lora_rank)
+            if self.enable_lora
+            else None,
         )

@@ -18,6 +18,7 @@ class ModelConfig:
     max_model_len: int
     runner_type: str = "generate"
     pooler_config: PoolerConfig | None = None
+    enable_sleep_mode: bool = False
 
     def get_vocab_size(self) -> int:
         return self.vocab_size
@@ -32,7 +33,15 @@ class SchedulerConfig:
 
 
 @dataclasses.dataclass
+class LoRAConfig:
+    max_loras: int
+    max_cpu_loras: int | None
+    max_lora_rank: int
+
+
+@dataclasses.dataclass
 class VllmConfig:
     model_config: ModelConfig
     scheduler_config: SchedulerConfig
     parallel_config: None = None
+    lora_config: LoRAConfig | None = None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestError
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
@@ -21,6 +24,8 @@ FAILS_ALONE = 667
 """A prompt that ends with it ends with vLLM's ``error``; a generation's has a message."""
 KILLS_THE_CORE = 668
 """A prompt that ends with it ends the engine core without an error, as SIGKILL does."""
+SHIFT = "standin_shift"
+"""Key of an adapter's configuration: by how much the next token is higher; 0: it can't be loaded."""
 NEVER_EMBEDDED = 669
 """An input that ends with it runs until it is aborted."""
 DOES_NOT_START = 999
@@ -49,6 +54,10 @@ class SyncMPClient:
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[EngineCoreRequest, list[int]]] = {}
         self._kept: set[tuple[object, ...]] = set()
+        self._shifts: dict[int, int] = {}
+        """Shifts of adapters in memory, by number."""
+        self._asleep: set[str] = set()
+        self._has_weights = True
         self._has_priorities = vllm_config.scheduler_config.policy == "priority"
         self._is_closed = False
         threading.Thread(target=self._run, daemon=True).start()
@@ -69,6 +78,56 @@ class SyncMPClient:
         self._send_input("UTILITY", "is_sleeping")
         return False
 
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        self._send_input("UTILITY", "add_lora")
+        with self._lock:
+            return self._shift_of(lora_request) > 0
+
+    def remove_lora(self, lora_id: int) -> bool:
+        self._send_input("UTILITY", "remove_lora")
+        with self._lock:
+            return self._shifts.pop(lora_id, None) is not None
+
+    def _shift_of(self, lora: LoRARequest) -> int:
+        """Return the adapter's shift. It is read if it is not in memory."""
+        if lora.lora_int_id not in self._shifts:
+            path = Path(lora.lora_path) / "adapter_config.json"
+            shift = json.loads(path.read_text()).get(SHIFT, 1) if path.exists() else 1
+            if not shift:
+                raise RuntimeError("Call to add_lora method failed: shapes do not match")
+            self._shifts[lora.lora_int_id] = shift
+        return self._shifts[lora.lora_int_id]
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        self._send_input("UTILITY", "sleep")
+        while mode == "wait" and self._requests:
+            time.sleep(_STEP_S)
+        with self._lock:
+            aborted = [EngineCoreOutput(key, [], finish_reason=FinishReason.ABORT) for key in self._requests]
+            self._requests.clear()
+            self._kept.clear()
+            self._asleep, self._has_weights = {"weights", "kv_cache"}, level < 2
+            if level == 2:
+                self._shifts.clear()
+            self.outputs_queue.put(EngineCoreOutputs(aborted))
+
+    def wake_up(self, tags: list[str] | None = None) -> bool:
+        self._send_input("UTILITY", "wake_up")
+        self._asleep -= set(tags or self._asleep)
+        return not self._asleep
+
+    def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:
+        assert method == "reload_weights"
+        assert "weights" not in self._asleep
+        self._has_weights = True
+        return [None]
+
     def shutdown(self, timeout: float | None = None) -> None:
         self._is_closed = True
 
@@ -87,6 +146,8 @@ class SyncMPClient:
         while not self._is_closed:
             time.sleep(_STEP_S)
             with self._lock:
+                if self._asleep:
+                    continue
                 outputs = [self._step(*each) for each in self._scheduled()]
                 for output in outputs:
                     if output is not None and output.finish_reason is not None:
@@ -132,7 +193,8 @@ class SyncMPClient:
             error = RequestError("validation_error", "Invalid structured outputs")
             return EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ERROR, error=error)
         prefill_stats = None if made else self._prefill(request)
-        made.append(self._next([*prompt, *made], parameters))
+        shift = self._shift_of(request.lora_request) if request.lora_request else 1
+        made.append(self._next([*prompt, *made], parameters, shift if self._has_weights else 0))
         output = EngineCoreOutput(request.request_id, made[-1:], prefill_stats=prefill_stats)
         if parameters.logprobs is not None:
             output.new_logprobs = SimpleNamespace(
@@ -162,10 +224,10 @@ class SyncMPClient:
         output.pooling_output = SimpleNamespace(float=lambda: vector)
         return output
 
-    def _next(self, tokens: list[int], parameters: Any) -> int:
+    def _next(self, tokens: list[int], parameters: Any, shift: int = 1) -> int:
         """Return the token after the last one that does not end a bad word."""
         bad = {word[-1] for word in parameters._bad_words_token_ids or [] if len(word) == 1}
-        token = (tokens[-1] + 1) % self._vocab_size
+        token = (tokens[-1] + shift) % self._vocab_size
         while token in bad:
             token = (token + 1) % self._vocab_size
         return token

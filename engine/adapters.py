@@ -1,0 +1,48 @@
+"""LoRA adapters: their files, their digest and what an engine can load."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from errors.requests import AdapterRefused
+
+CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
+NAMES = (CONFIG_NAME, WEIGHTS_NAME)
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of vLLM's ``max_lora_rank``."""
+_MAX_CONFIG_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
+
+
+def adapter_digest(files: Mapping[str, str]) -> str:
+    """Return the digest of an adapter: SHA-256 of the SHA-256 of its files, as a manifest has them."""
+    lines = "".join(f"{files[name]}  {name}\n" for name in NAMES)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def digest_of(folder: Path) -> str:
+    """Read the adapter's files and return their digest. Raises OSError."""
+    return adapter_digest({name: _sha256(folder / name) for name in NAMES})
+
+
+def adapter_rank(name: str, folder: Path) -> int:
+    """Return the largest rank of the adapter. Raises E1014 for what is no plain LoRA adapter of PEFT."""
+    try:
+        with (folder / CONFIG_NAME).open("rb") as file:
+            config = json.loads(file.read(_MAX_CONFIG_BYTES))
+        ranks: list[int] = [config["r"], *(config.get("rank_pattern") or {}).values()]
+        is_plain = config.get("peft_type", "LORA") == "LORA" and not config.get("use_dora")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise AdapterRefused(adapter=name, reason=f"its {CONFIG_NAME} can't be read ({exc!r})") from exc
+    if not is_plain or not all(type(rank) is int and rank >= 1 for rank in ranks):
+        raise AdapterRefused(adapter=name, reason=f"its {CONFIG_NAME} does not describe a LoRA of rank r")
+    return max(ranks)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
