@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _measure() -> int:
     """Run the measurements in a process of their own: they are no part of the product."""
-    command = [sys.executable, "-m", "perf", "bench", "--layers", "--batches", "1"]
+    command = [sys.executable, "-m", "perf", "bench", "--layers", "--short"]
     return subprocess.run(command, cwd=SOURCE_ROOT, check=False).returncode
 
 

@@ -59,25 +59,22 @@ def _warm_up(stack: Stack) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Options("bench", "Measure the budget table.")
     parser.add_argument("--layers", action="store_true", help="put the same load on each layer of the stack")
-    parser.add_argument("--short", action="store_true", help="one batch of each: less exact, two minutes")
-    of_layers = parser.add_argument_group("with --layers").add_argument
-    of_layers("--streams", type=int, default=24, help="requests at once")
-    of_layers("--n_output_tokens", type=int, default=128, help="of each request")
-    of_layers("--batches", type=int, default=3, help="per layer")
+    parser.add_argument("--short", action="store_true", help="one batch of each: less exact, faster")
     options = parser.parse_args(arguments)
+    effort = SHORT if options.short else FULL
     if options.layers:
-        print(layers.report(options))
+        print(layers.report(effort))
         return 0
     started_s = time.monotonic()
     rows = []
-    for row in measure_budget(SHORT if options.short else FULL):
+    for row in measure_budget(effort):
         rows.append(row)
         verdict = row.verdict.strip("*") or "info"
         print(f"{verdict}: {row.what}: {row.measured}", file=sys.stderr, flush=True)
     judged = [row for row in rows if row.verdict]
     kept = sum(row.is_kept for row in judged)
-    effort = "short" if options.short else "in full"
-    print(f"\n{machine()}; measured {effort} in {time.monotonic() - started_s:.0f} s\n")
+    extent = "short" if options.short else "in full"
+    print(f"\n{machine()}; measured {extent} in {time.monotonic() - started_s:.0f} s\n")
     print(budget_table(rows))
     print(
         "\nMost rows compare this stack with another of this run (Cog with a mock, Triton, a bare server); "

@@ -1,6 +1,5 @@
 """Put the same load on each layer of the stack, in one run with the paced engine: which layer is slow?"""
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -8,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from engine.machine.description import machine
-from perf.bench.effort import INPUT_TOKENS, PACE
+from perf.bench.effort import FEW_STREAMS, INPUT_TOKENS, PACE, SOME_TOKENS, Effort
 from perf.bench.measure import Measurement, batches, cog_target, measure, openai_target, workload
 from perf.engines import paced_engine
 from perf.load.targets.target import Target, Workload
@@ -23,10 +22,10 @@ _WARM_UP_TOKENS = 8
 _HEAD = ("layer", "tokens/s per stream", "TTFT", "TTFT added", "p99 gap", "not served")
 
 
-def report(options: argparse.Namespace) -> str:
+def report(effort: Effort) -> str:
     """Measure all layers; return speed and delay of each, its CPU by process, and which one is slow."""
     with tempfile.TemporaryDirectory(prefix="cog-triton-bench-") as name:
-        measured = dict(_measure_layers(options, Path(name)))
+        measured = dict(_measure_layers(effort, Path(name)))
     first_ms = measured[_SLOT].first_token_ms
     roles = [role for role in ROLES if any(each.cpu_s[role] for each in measured.values())]
     speed, cpu = [], []
@@ -40,13 +39,13 @@ def report(options: argparse.Namespace) -> str:
         generator_s = each.run.client_cpu_s * 1000 / (each.summary.output_tokens or 1)
         values = [*(each.cpu_s_per_1000_tokens(role) for role in roles), generator_s]
         cpu.append([name, *(f"{value:.3f}" for value in values)])
-    load = f"{options.streams} streams of {options.n_output_tokens} tokens at {PACE:g}/s"
+    load = f"{FEW_STREAMS} streams of {SOME_TOKENS} tokens at {PACE:g}/s"
     cpu_head = ["CPU s per 1,000 tokens", *roles, "load generator"]
     tables = [table(_HEAD, speed), table(cpu_head, cpu)]
     return "\n\n".join([f"{machine()}; {load}", *tables, _verdict(measured)])
 
 
-def _measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Measurement]]:
+def _measure_layers(effort: Effort, folder: Path) -> Iterator[tuple[str, Measurement]]:
     with whole_stack(folder, {"ENGINE_DIR": str(paced_engine(folder, PACE))}) as stack:
         layers: dict[str, Callable[[Workload], Target]] = {
             "engine slot, Triton itself": partial(TritonTarget, stack.triton_itself_url, SLOT),
@@ -59,10 +58,10 @@ def _measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple
         }
         for name, target_for in layers.items():
             print(f"measuring: {name}", file=sys.stderr, flush=True)
-            warm_up = batches(options.streams, _WARM_UP_TOKENS / PACE, 1)
+            warm_up = batches(FEW_STREAMS, _WARM_UP_TOKENS / PACE, 1)
             measure(stack, target_for(workload(INPUT_TOKENS, _WARM_UP_TOKENS)), warm_up)
-            plan = batches(options.streams, options.n_output_tokens / PACE, options.batches)
-            yield name, measure(stack, target_for(workload(INPUT_TOKENS, options.n_output_tokens)), plan)
+            plan = batches(FEW_STREAMS, SOME_TOKENS / PACE, effort.batches)
+            yield name, measure(stack, target_for(workload(INPUT_TOKENS, SOME_TOKENS)), plan)
 
 
 def _verdict(measured: Mapping[str, Measurement]) -> str:

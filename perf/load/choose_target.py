@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+from contextlib import closing
 from dataclasses import replace
 
 from errors.load_test import LoadTargetRefused, LoadTargetUnreachable
@@ -49,15 +50,13 @@ async def choose_target(options: argparse.Namespace) -> tuple[Target, Workload]:
             raise LoadTargetRefused(url=url, reason=answer.error)
         return answer.input_tokens or 0
 
-    try:
+    with closing(http):
         if options.target == OPENAI and not options.model:
             options.model = await only_model(url)
         if await count(workload.prompt):
             prompt, tokens = await exact_prompt(options.n_input_tokens, count)
             workload = replace(workload, prompt=prompt, input_tokens=tokens)
         return _make(options, url, workload), workload
-    finally:
-        http.close()
 
 
 def _make(options: argparse.Namespace, url: str, workload: Workload) -> Target:
@@ -99,13 +98,12 @@ def _replicate_token() -> str:
 
 async def only_model(url: str) -> str:
     """Return the first model that an OpenAI server lists. Raises E15xx."""
-    http, request = HttpClient(_PROBE_TIMEOUT_S), Request("GET", f"{url}/v1/models", {})
+    request = Request("GET", f"{url}/v1/models", {})
     try:
-        response = await http.send(request)
+        with closing(HttpClient(_PROBE_TIMEOUT_S)) as http:
+            response = await http.send(request)
         return str(json.loads(response.body)["data"][0]["id"])
     except RequestFailed as exc:
         raise LoadTargetUnreachable(url=url, reason=exc) from exc
     except (ValueError, KeyError, IndexError, TypeError) as exc:
         raise LoadTargetRefused(url=request.url, reason="it lists no model; name one with --model") from exc
-    finally:
-        http.close()

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -110,14 +111,12 @@ async def surroundings(target: str, url: str) -> dict[str, str]:
 
 
 async def _versions(url: str) -> str:
-    http = HttpClient(_VERSION_TIMEOUT_S)
     try:
-        document = json.loads((await http.send(Request("GET", url, {}))).body)
+        with closing(HttpClient(_VERSION_TIMEOUT_S)) as http:
+            document = json.loads((await http.send(Request("GET", url, {}))).body)
         version = document["version"]
     except (RequestFailed, ValueError, KeyError, TypeError):
         return ""
-    finally:
-        http.close()
     if isinstance(version, dict):
         return ", ".join(f"{name} {each}" for name, each in version.items() if each)
     return f"{document.get('name', 'version')} {version}"

@@ -33,8 +33,7 @@ def cells(text: str, first: str) -> list[str]:
 
 @pytest.mark.servers
 def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
-    command = [sys.executable, "-m", "perf", "bench", "--layers"]
-    command += ["--streams", "4", "--n_output_tokens", "20", "--batches", "1"]
+    command = [sys.executable, "-m", "perf", "bench", "--layers", "--short"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     layers = (
