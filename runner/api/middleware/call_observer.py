@@ -25,9 +25,6 @@ class CallObserver:
         self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         given = next((value for name, value in scope["headers"] if name == _ID_HEADER), None)
         call = begin_call(scope, request_id_of(given))
 

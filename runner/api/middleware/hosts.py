@@ -35,12 +35,9 @@ class AllowedHosts:
         self._hosts = frozenset(map(str.lower, hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("path") in _OPEN_PATHS:
-            await self._app(scope, receive, send)
-            return
-        given = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         refused = next((host for host in given if not self._is_allowed(host)), None)
-        if scope["type"] == "http" and refused is not None:
+        if refused is not None and scope["path"] not in _OPEN_PATHS:
             await ErrorResponse(HostNotAllowed(host=refused[:100]))(scope, receive, send)
             return
         await self._app(scope, receive, send)

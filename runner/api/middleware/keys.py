@@ -34,7 +34,7 @@ class RequireKey:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and is_guarded(scope["path"]):
+        if is_guarded(scope["path"]):
             if (key := find_key(scope, self._keys)) is None:
                 await ErrorResponse(InvalidAPIKey())(scope, receive, send)
                 return
