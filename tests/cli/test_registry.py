@@ -13,7 +13,7 @@ import pytest
 from cli.registry.client import Registry
 from cli.registry.image_reference import ImageReference, parse_reference
 from errors.image import ImageNotFound, RegistryAccessDenied, RegistryFailed
-from tests.perf.load.scripted_server import Asked, ScriptedServer
+from tests.scripted_server import Asked, ScriptedServer
 
 BLOB = json.dumps({"architecture": "amd64"}).encode()
 DIGEST = f"sha256:{hashlib.sha256(BLOB).hexdigest()}"

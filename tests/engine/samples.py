@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -85,3 +87,10 @@ def legacy_tar(*more: tuple[tarfile.TarInfo | str, bytes]) -> bytes:
 def everything_in(folder: Path) -> list[str]:
     """Every name below ``folder``, to see that nothing was left."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def error_on_full_disk(code: str, *arguments: object, stdin: bytes = b"") -> str:
+    """Run ``code`` with a limit of files' sizes, at which the kernel refuses a write as on a full disk."""
+    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+    command = [sys.executable, "-c", limit + code, *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, check=False).stderr.decode()

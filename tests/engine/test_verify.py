@@ -81,7 +81,7 @@ def test_of_a_url_only_the_first_bytes_are_asked_for(server: TarServer, tar: Pat
     server.content = tar.read_bytes()
     server.has_ranges = has_ranges
     assert read_manifest(server.url) == read_manifest(tar)
-    assert len(server.requests) == 1
+    assert len(server.asked) == 1
     assert not has_ranges or server.sent_bytes == DEFAULT_TRANSFER.head_bytes
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from perf.__main__ import COMMANDS, main
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -47,10 +41,3 @@ def test_a_wrong_command_or_option_is_one_sentence(
     (line,) = capsys.readouterr().err.splitlines()
     assert named in line
     assert line.endswith(".")
-
-
-@pytest.mark.servers
-def test_a_load_test_needs_the_standard_library_alone() -> None:
-    command = [sys.executable, "-S", "-E", "-m", "perf", "load", "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from tests.perf.load.scripted_server import Asked, ScriptedServer, json_answer
+from tests.scripted_server import Asked, ScriptedServer, Write, json_answer
 from tools.audit_dependencies import ROOT, pinned
 
 KNOWN = {("torch", "2.5.1"): ["GHSA-one", "GHSA-two"]}
@@ -20,7 +19,7 @@ KNOWN = {("torch", "2.5.1"): ["GHSA-one", "GHSA-two"]}
 def database(known: dict[tuple[str, str], list[str]], answer: str | None = None) -> ScriptedServer:
     """``known``: ids by name and version, each on its own page. ``answer`` is sent instead of results."""
 
-    def reply(asked: Asked, write: Callable[[bytes], None]) -> bool:
+    def reply(asked: Asked, write: Write) -> bool:
         assert asked.path == "/v1/querybatch"
         results = [_result(known, query) for query in json.loads(asked.body)["queries"]]
         write(json_answer(json.dumps({"results": results}) if answer is None else answer))

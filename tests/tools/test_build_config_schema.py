@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,10 +12,7 @@ from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, flags_of
 from tools.build_config_schema import PATH, schema_text
 from tools.generated import write
 
-
-def arguments(key: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(PATH.read_text())["properties"][key]["properties"]["args"]
-    return found
+PROGRAMS = {"build": BUILD, "quantize": QUANTIZE, "convert_to_ft": CONVERT}
 
 
 def test_the_published_schema_has_todays_keys_and_flags_and_no_others(
@@ -28,14 +24,12 @@ def test_the_published_schema_has_todays_keys_and_flags_and_no_others(
     schema = json.loads(PATH.read_text())
     assert set(schema["properties"]) == {*BuildConfig.model_fields, "hf_token"}
     assert schema["additionalProperties"] is False
-    for key, program in (("build", BUILD), ("quantize", QUANTIZE), ("convert_to_ft", CONVERT)):
-        assert set(arguments(key)["properties"]) == set(flags_of(program) or {})
-
-
-def test_a_flag_tells_its_values() -> None:
-    properties = arguments("build")["properties"]
+    arguments = {key: schema["properties"][key]["properties"]["args"] for key in PROGRAMS}
+    for key, program in PROGRAMS.items():
+        assert set(arguments[key]["properties"]) == set(flags_of(program) or {})
+    assert arguments["build"]["additionalProperties"] is False
+    properties = arguments["build"]["properties"]
     assert properties["max_batch_size"] == {"type": "integer", "minimum": 1, "default": 2048}
     assert properties["context_fmha"] == {"enum": ["enable", "disable"], "default": "enable"}
     assert properties["strip_plan"] == {"type": ["null", "boolean"]}
-    assert arguments("convert_to_ft")["properties"]["weight_only_precision"]["enum"][-1] is None
-    assert arguments("build")["additionalProperties"] is False
+    assert arguments["convert_to_ft"]["properties"]["weight_only_precision"]["enum"][-1] is None

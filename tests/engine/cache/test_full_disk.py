@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from engine.cache.store import open_engine
-from engine.tar.unpack import unpack
 from errors.engine_tar import NoSpaceLeft
 from tests.engine.samples import FILES, everything_in, packed, read_files
 from tests.engine.tar_server import TarServer
@@ -21,12 +20,6 @@ MANY = FILES | {f"part-{index:03}.bin": bytes([index]) * 30_000 for index in ran
 LARGE = FILES | {"rank0.engine": bytes(6 * MIB)}
 
 Mount = Callable[[str], Path]
-
-OPEN = """
-import sys; from pathlib import Path
-from engine.cache.store import open_engine
-open_engine(sys.argv[1], Path(sys.argv[2]))
-"""
 
 
 @pytest.fixture
@@ -84,17 +77,3 @@ def test_a_limit_of_the_cache_makes_room_on_a_disk_that_is_full(small_disk: Moun
     with pytest.raises(NoSpaceLeft):
         open_engine(tar, cache)
     assert read_files(open_engine(tar, cache, limit_bytes=8 * MIB).path) == LARGE
-
-
-def test_a_folder_that_shrinks_under_an_unpacking_is_told(small_disk: Mount, tmp_path: Path) -> None:
-    """Somebody else fills the disk meanwhile: the room that was there before is not there any more."""
-    disk = small_disk("size=12m")
-    tar = packed(tmp_path, LARGE)
-
-    def fill(done_bytes: int, total_bytes: int | None, what: str, /) -> None:
-        if not (disk / "other").exists():
-            (disk / "other").write_bytes(bytes(7 * MIB))
-
-    with tar.open("rb") as stream, pytest.raises(NoSpaceLeft, match="E1310"):
-        unpack(stream, disk / "engine", size_bytes=tar.stat().st_size, progress=fill)
-    assert everything_in(disk) == ["other"]

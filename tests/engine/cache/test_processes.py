@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from engine.lock import locked, try_locked
 from engine.staging import staged
 from engine.tar.unpack import unpack
 from tests.engine.samples import FILES, everything_in, packed, read_files
-from tests.engine.tar_server import Fault, Request, TarServer
+from tests.engine.tar_server import Fault, TarServer
 
 BIG_FILES = {**FILES, "model.safetensors": os.urandom(4 << 20)}
 
@@ -38,34 +39,33 @@ def tar(tmp_path: Path) -> bytes:
     return packed(tmp_path, BIG_FILES).read_bytes()
 
 
-def test_a_process_killed_while_it_unpacks_leaves_nothing_that_looks_whole(
+def test_a_process_killed_while_it_unpacks_leaves_nothing_that_looks_whole_and_a_waiting_one_unpacks_itself(
     server: TarServer, tar: bytes, tmp_path: Path
 ) -> None:
     server.content = tar
     server.has_ranges = False
-    reached, killed = threading.Event(), threading.Event()
-
-    def stall_in_the_middle(request: Request) -> Fault | None:
-        if request.number > 0:
-            return None
-        reached.set()
-        return Fault(body_bytes=len(tar) // 2, hold=killed)
-
-    server.fault = stall_in_the_middle
+    killed, waits = threading.Event(), threading.Event()
+    server.fault = lambda asked: Fault(body_bytes=len(tar) // 2, hold=killed) if asked.number == 0 else None
     cache = tmp_path / "cache"
-    process = _start(OPEN, server.url, cache)
-    assert reached.wait(240)
-    _await_file(cache, "model.safetensors", process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    killed.set()
-    left = everything_in(cache / "engines")
-    assert any("staged" in name and name.endswith("model.safetensors") for name in left)
-    assert not any("staged" not in name for name in left if not name.endswith(".lock"))
+    first = _start(OPEN, server.url, cache)
+    _await_file(cache, "model.safetensors", first)
 
-    engine = open_engine(server.url, cache)
-    assert read_files(engine.path) == BIG_FILES
-    assert list((cache / "engines").iterdir()) == [engine.path]
+    def tell(done: int, total: int | None, what: str, /) -> None:
+        if what.startswith("waiting"):
+            waits.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(lambda: open_engine(server.url, cache, progress=tell).path)
+        assert waits.wait(240)
+        left = everything_in(cache / "engines")
+        assert any("staged" in name and name.endswith("model.safetensors") for name in left)
+        assert not any("staged" not in name for name in left if not name.endswith(".lock"))
+        first.kill()
+        first.wait()
+        killed.set()
+        engine = second.result(240)
+    assert read_files(engine) == BIG_FILES
+    assert list((cache / "engines").iterdir()) == [engine]
 
 
 def _await_file(folder: Path, name: str, process: subprocess.Popen[str]) -> None:
@@ -73,36 +73,6 @@ def _await_file(folder: Path, name: str, process: subprocess.Popen[str]) -> None
     while process.poll() is None and not any(path.stat().st_size for path in folder.rglob(name)):
         pass
     assert process.returncode is None
-
-
-def test_a_waiting_process_unpacks_itself_when_the_first_one_dies(
-    server: TarServer, tar: bytes, tmp_path: Path
-) -> None:
-    server.content = tar
-    server.has_ranges = False
-    hold = threading.Event()
-    server.fault = lambda request: Fault(body_bytes=len(tar) // 2, hold=hold) if request.number == 0 else None
-    cache = tmp_path / "cache"
-    first = _start(OPEN, server.url, cache)
-    _await_file(cache, "model.safetensors", first)
-    waits = threading.Event()
-    engines: list[Path] = []
-
-    def open_second() -> None:
-        def tell(done: int, total: int | None, what: str, /) -> None:
-            if what.startswith("waiting"):
-                waits.set()
-
-        engines.append(open_engine(server.url, cache, progress=tell).path)
-
-    second = threading.Thread(target=open_second)
-    second.start()
-    assert waits.wait(240)
-    first.kill()
-    first.wait()
-    hold.set()
-    second.join(240)
-    assert read_files(engines[0]) == BIG_FILES
 
 
 def test_what_a_living_process_is_making_is_left_alone(tar: bytes, tmp_path: Path) -> None:
@@ -132,23 +102,17 @@ def test_a_lock_has_one_holder_and_dies_with_it(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_never_held_by_two(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    inside, most = 0, 0
-    guard = threading.Lock()
+    holders: list[int] = []
+    counts: set[int] = set()
 
-    def work() -> None:
-        nonlocal inside, most
+    def work(number: int) -> None:
         for _ in range(100):
-            with locked(path):
-                with guard:
-                    inside += 1
-                    most = max(most, inside)
-                with guard:
-                    inside -= 1
+            with locked(tmp_path / "lock"):
+                holders.append(number)
+                time.sleep(0)
+                counts.add(len(holders))
+                holders.remove(number)
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == 1
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert counts == {1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,10 +57,10 @@ def test_the_same_url_is_downloaded_once(server: TarServer, tar: bytes, cache: P
     server.content = tar
     first = _open(server.url, cache)
     assert read_files(first.path) == FILES
-    server.requests.clear()
+    server.asked.clear()
     server.sent_bytes = 0
     assert _open(server.url, cache) == first
-    assert len(server.requests) == 1
+    assert len(server.asked) == 1
     assert server.sent_bytes == FAST.head_bytes
 
 
@@ -172,16 +172,10 @@ def test_threads_that_want_the_same_engine_download_it_once(
     server: TarServer, tar: bytes, cache: Path
 ) -> None:
     server.content = tar
-    engines: list[Engine] = []
-    threads = [threading.Thread(target=lambda: engines.append(_open(server.url, cache))) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({engine.path for engine in engines}) == 1
-    assert len(engines) == 6
+    with ThreadPoolExecutor(6) as pool:
+        paths = set(pool.map(lambda _: _open(server.url, cache).path.name, range(6)))
+    assert _engines(cache) == [*paths]
     assert server.sent_bytes == len(tar) + 5 * FAST.head_bytes
-    assert _engines(cache) == [engines[0].path.name]
 
 
 def test_a_path_need_not_be_text_but_must_have_an_engine_and_a_cache_that_can_be_written(

@@ -10,7 +10,8 @@ import pytest
 
 from engine.download.body import Transfer
 from engine.download.fetch import Source, fetch, local_path
-from tests.engine.tar_server import Fault, Request, TarServer
+from tests.engine.tar_server import Fault, TarServer
+from tests.scripted_server import Asked
 
 CONTENT = random.Random(7).randbytes(3_000_001)
 
@@ -47,7 +48,7 @@ def _content(server: TarServer) -> None:
 def test_ranges_arrive_in_order_over_several_connections(server: TarServer, etag: str) -> None:
     server.etag = etag
     assert fetched(server.url) == CONTENT
-    assert sorted(request.first or 0 for request in server.requests) == [
+    assert sorted(request.first or 0 for request in server.asked) == [
         0,
         *range(10_000, len(CONTENT), 200_000),
     ]
@@ -60,17 +61,10 @@ def test_every_size_is_fetched_to_its_last_byte(server: TarServer, size_bytes: i
     assert fetched(server.url) == CONTENT[:size_bytes]
 
 
-def test_no_more_than_the_head_is_asked_for_before_it_is_read(server: TarServer) -> None:
-    with fetch(server.url, transfer=FAST) as source:
-        assert source.readinto(memoryview(bytearray(10_000))) == 10_000
-    assert len(server.requests) == 1
-    assert server.sent_bytes == 10_000
-
-
 def test_each_broken_range_goes_on_where_it_broke(server: TarServer) -> None:
     broken: set[int] = set()
 
-    def break_once(request: Request) -> Fault | None:
+    def break_once(request: Asked) -> Fault | None:
         if request.first in broken or request.first is None or (request.first - 10_000) % 200_000:
             return None
         broken.add(request.first)
@@ -79,7 +73,7 @@ def test_each_broken_range_goes_on_where_it_broke(server: TarServer) -> None:
     server.fault = break_once
     assert fetched(server.url) == CONTENT
     assert len(broken) > 10
-    resumed = {request.first for request in server.requests} - broken - {0}
+    resumed = {request.first for request in server.asked} - broken - {0}
     assert resumed == {first + 60_000 for first in broken if first + 60_000 < len(CONTENT)}
     assert server.sent_bytes == len(CONTENT)
 
@@ -89,7 +83,7 @@ def test_a_failure_that_passes_is_waited_for(server: TarServer, status: int) -> 
     """Also connections that are reset, and ranges that are shorter than asked for."""
     server.content = CONTENT[:300_000]
 
-    def fault(request: Request) -> Fault | None:
+    def fault(request: Asked) -> Fault | None:
         if request.number in (0, 1):
             return Fault(status=status)
         return Fault(body_bytes=50_000, reset=True) if request.number == 3 else Fault(body_bytes=7_000)
@@ -101,7 +95,7 @@ def test_a_failure_that_passes_is_waited_for(server: TarServer, status: int) -> 
 def test_without_ranges_it_comes_in_one_piece_and_again_after_a_cut(server: TarServer) -> None:
     server.has_ranges = False
     assert fetched(server.url) == CONTENT
-    assert len(server.requests) == 1
+    assert len(server.asked) == 1
     server.fault = lambda request: Fault(body_bytes=1_000_000) if request.number < 3 else None
     assert fetched(server.url) == CONTENT
     server.tells_size = False
@@ -121,8 +115,8 @@ def test_redirects_are_followed_once_and_remembered(server: TarServer) -> None:
     with TarServer(b"") as front:
         front.fault = lambda request: Fault(status=302, headers={"Location": server.url + "?signed=1"})
         assert fetched(front.url) == CONTENT
-        assert len(front.requests) == 1
-    assert {request.path for request in server.requests} == {"/engine.tar?signed=1"}
+        assert len(front.asked) == 1
+    assert {request.path for request in server.asked} == {"/engine.tar?signed=1"}
 
 
 def test_a_redirect_whose_target_expires_is_asked_anew(server: TarServer) -> None:
@@ -130,13 +124,13 @@ def test_a_redirect_whose_target_expires_is_asked_anew(server: TarServer) -> Non
     valid: list[str] = []
     guard = threading.Lock()
 
-    def expire(request: Request) -> Fault | None:
+    def expire(request: Asked) -> Fault | None:
         with guard:
             if request.number == 5:
                 valid.pop(0)
             return None if request.path in valid else Fault(status=403)
 
-    def redirect(request: Request) -> Fault:
+    def redirect(request: Asked) -> Fault:
         with guard:
             valid.append(f"/engine.tar?sig={next(signatures)}")
             return Fault(status=307, headers={"Location": server.url.replace("/engine.tar", valid[-1])})
@@ -145,15 +139,15 @@ def test_a_redirect_whose_target_expires_is_asked_anew(server: TarServer) -> Non
     with TarServer(b"") as front:
         front.fault = redirect
         assert fetched(front.url) == CONTENT
-        assert len(front.requests) > 1
+        assert len(front.asked) > 1
 
 
 def test_credentials_go_to_their_own_server_alone(server: TarServer) -> None:
     with TarServer(CONTENT) as other:
         server.fault = lambda request: Fault(status=302, headers={"Location": other.url})
         assert fetched(server.url.replace("http://", "http://user:p%40ss@")) == CONTENT
-        assert server.requests[0].headers["authorization"] == "Basic dXNlcjpwQHNz"
-        assert not any("authorization" in request.headers for request in other.requests)
+        assert server.asked[0].headers["authorization"] == "Basic dXNlcjpwQHNz"
+        assert not any("authorization" in request.headers for request in other.asked)
 
 
 def test_a_proxy_of_the_environment_is_used_and_odd_characters_are_quoted(
@@ -161,10 +155,10 @@ def test_a_proxy_of_the_environment_is_used_and_odd_characters_are_quoted(
 ) -> None:
     monkeypatch.setenv("http_proxy", server.url.replace("/engine.tar", ""))
     assert fetched("http://engines.invalid/engine.tar") == CONTENT
-    assert server.requests[0].path == "http://engines.invalid/engine.tar"
+    assert server.asked[0].path == "http://engines.invalid/engine.tar"
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert fetched(server.url.replace("engine.tar", "mein Füllhorn.tar?a=b c#part")) == CONTENT
-    assert server.requests[-1].path == "/mein%20F%C3%BCllhorn.tar?a=b%20c"
+    assert server.asked[-1].path == "/mein%20F%C3%BCllhorn.tar?a=b%20c"
 
 
 def test_local_files_need_no_server(tmp_path: Path) -> None:
@@ -188,7 +182,7 @@ def test_progress_counts_every_byte_once(server: TarServer) -> None:
 def test_leaving_early_ends_every_thread(server: TarServer) -> None:
     hold = threading.Event()
 
-    def stall(request: Request) -> Fault | None:
+    def stall(request: Asked) -> Fault | None:
         if (request.first or 0) > 10_000:
             hold.wait(10)
         return None

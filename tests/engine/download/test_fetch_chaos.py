@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from engine.download.fetch import fetch
 from errors.coded_error import CodedError
 from tests.engine.download.test_fetch import CONTENT, FAST, read_all
-from tests.engine.tar_server import Fault, Request, TarServer
+from tests.engine.tar_server import Fault, TarServer
+from tests.scripted_server import Asked
 
 SHORT = CONTENT[:400_000]
 
@@ -42,7 +43,7 @@ def test_whatever_the_server_does(seed: int, kinds: set[int], has_ranges: bool, 
     choice = random.Random(seed)
     guard = threading.Lock()
 
-    def fault(request: Request) -> Fault | None:
+    def fault(request: Asked) -> Fault | None:
         with guard:
             return choice.choice([None, None, None, *(FAULTS[kind] for kind in kinds)])
 

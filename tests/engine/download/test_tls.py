@@ -46,7 +46,7 @@ def test_a_trusted_server_is_read_over_several_connections(
 def test_a_server_that_nobody_vouches_for_is_refused_at_once(tls_server: TarServer) -> None:
     with pytest.raises(SourceUnreachable, match="certificate verify failed"):
         fetched(tls_server.url)
-    assert tls_server.requests == []
+    assert tls_server.asked == []
 
 
 def test_no_redirect_leaves_tls(
@@ -56,4 +56,4 @@ def test_no_redirect_leaves_tls(
     tls_server.fault = lambda request: Fault(status=302, headers={"Location": server.url})
     with pytest.raises(RedirectRefused, match="less safe"):
         fetched(tls_server.url)
-    assert server.requests == []
+    assert server.asked == []

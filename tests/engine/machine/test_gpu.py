@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from engine.machine.gpu import Gpu, detected_sm, visible_gpus
-from tests.standins.gpus import has_driver
+from tests.standins.gpus import without_driver
 
-without_driver = pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
-
+pytestmark = without_driver
 
 A40 = "GPU-1, 8.6, NVIDIA A40, 46068, 45000"
 H100 = "GPU-2, 9.0, NVIDIA H100 80GB HBM3, 81559, 81000"
@@ -22,7 +21,6 @@ def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-@without_driver
 @pytest.mark.parametrize(
     ("answer", "sm"),
     [
@@ -41,7 +39,6 @@ def test_nvidia_smi_is_asked_where_there_is_no_driver_library(
     assert detected_sm() == sm
 
 
-@without_driver
 def test_each_gpu_has_its_name_and_memory_where_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tmp_path, monkeypatch, f"echo {A40}; echo 'GPU-4, 9.0, NVIDIA GH200, [N/A], [N/A]'")
     mib = 1 << 20
@@ -49,10 +46,6 @@ def test_each_gpu_has_its_name_and_memory_where_told(tmp_path: Path, monkeypatch
         Gpu(86, "NVIDIA A40", 46068 * mib, 45000 * mib),
         Gpu(90, "NVIDIA GH200", None, None),
     )
-
-
-@without_driver
-def test_a_machine_without_a_gpu_has_no_sm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvidia-smi").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert detected_sm() is None
-    assert visible_gpus() == ()
+    assert (detected_sm(), visible_gpus()) == (None, ())

@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.names import BadName, NameSet
-from engine.tar.compression import plain_tar
 from engine.tar.manifest import MANIFEST_NAME, manifest_bytes, parse_manifest
 from engine.tar.pack import pack
 from engine.tar.unpack import unpack
@@ -70,13 +69,6 @@ def test_every_flipped_bit_of_the_manifest_is_noticed(tar: bytes) -> None:
         assert manifest_bytes(parsed) == manifest
 
 
-@settings(max_examples=100, deadline=None)
-@given(content=st.binary(max_size=3000))
-def test_random_bytes_are_never_an_engine(content: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder, pytest.raises(CodedError, match="E13"):
-        unpack(io.BytesIO(content), Path(folder) / "engine")
-
-
 def test_a_cut_of_a_tar_without_manifest_is_noticed_everywhere() -> None:
     tar = legacy_tar()
     end = len(tar.rstrip(b"\0")) + 1024
@@ -111,13 +103,3 @@ def test_any_tree_comes_back_as_it_was(files: dict[str, bytes]) -> None:
         with (root / "engine.tar").open("rb") as file:
             assert unpack(file, root / "out") == packed_manifest
         assert read_files(root / "out") == files
-
-
-@pytest.mark.parametrize("ahead", [1, 2, 700])
-def test_what_is_peeked_at_is_read_again(tar: bytes, ahead: int) -> None:
-    plain = plain_tar(io.BytesIO(tar), "engine.tar")
-    assert plain.peek(ahead) == tar[:ahead]
-    buffer, again = memoryview(bytearray(333)), bytearray()
-    while count := plain.readinto(buffer):
-        again += buffer[:count]
-    assert bytes(again) == tar

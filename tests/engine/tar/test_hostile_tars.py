@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import resource
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,14 +25,12 @@ def _member(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
+def target(tmp_path: Path) -> Iterator[Path]:
+    """Yield where to unpack; nothing may have been written when the test is over."""
     (tmp_path / "victim").write_text("untouched")
-    return tmp_path / "out" / "engine"
-
-
-def _assert_nothing_written(target: Path) -> None:
-    assert everything_in(target.parents[1]) in (["out", "victim"], ["victim"])
-    assert (target.parents[1] / "victim").read_text() == "untouched"
+    yield tmp_path / "out" / "engine"
+    assert everything_in(tmp_path) in (["out", "victim"], ["victim"])
+    assert (tmp_path / "victim").read_text() == "untouched"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +41,6 @@ def test_a_name_that_leaves_the_target_is_refused(name: str, target: Path) -> No
     with pytest.raises(UnsafeTarMember, match="E1308") as caught:
         unpack(io.BytesIO(legacy_tar((name, b"evil"))), target)
     assert str(caught.value.facts["member"]).rstrip("/") == name.rstrip("/")
-    _assert_nothing_written(target)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,6 @@ def test_what_is_no_plain_file_is_refused(kind: bytes, told: str, target: Path) 
             unpack(
                 io.BytesIO(legacy_tar((_member("evil", kind, link), b""), ("evil/victim", b"evil"))), target
             )
-    _assert_nothing_written(target)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +82,6 @@ def test_a_name_that_occurs_twice_or_is_a_file_and_a_folder_is_refused(
     tar = legacy_tar(("evil_name", b"x")).replace(b"evil_name", b"evil\xff\xfe_me")
     with pytest.raises((UnsafeTarMember, DamagedTar)):
         unpack(io.BytesIO(tar), target)
-    _assert_nothing_written(target)
 
 
 def test_content_behind_the_end_marker_is_refused(target: Path) -> None:
@@ -94,7 +90,6 @@ def test_content_behind_the_end_marker_is_refused(target: Path) -> None:
             unpack(io.BytesIO(legacy_tar() + garbage), target)
     with pytest.raises(DamagedTar, match="followed by more content"):
         unpack(io.BytesIO(legacy_tar() + bytes(MAX_TRAILER_BYTES)), target)
-    _assert_nothing_written(target)
 
 
 def _header(name: str, size_bytes: int, kind: bytes = tarfile.REGTYPE) -> bytes:
@@ -110,7 +105,6 @@ def test_a_size_that_cannot_follow_is_refused_before_a_byte_is_written(target: P
         unpack(io.BytesIO(tar), target, size_bytes=len(tar))
     with pytest.raises(Exception, match="E1310"):
         unpack(io.BytesIO(tar), target)
-    _assert_nothing_written(target)
 
 
 def test_a_negative_size_is_refused(target: Path) -> None:
@@ -120,7 +114,6 @@ def test_a_negative_size_is_refused(target: Path) -> None:
     header[148:156] = b"%06o\0 " % sum(header)
     with pytest.raises(DamagedTar, match=r"claims -"):
         unpack(io.BytesIO(bytes(header) + bytes(1024)), target)
-    _assert_nothing_written(target)
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
@@ -141,26 +134,15 @@ def test_an_extension_header_does_not_fill_memory(kind: bytes, target: Path) -> 
         unpack(stream, target)
     assert stream.given_bytes <= BUFFER_BYTES
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
-    _assert_nothing_written(target)
 
 
 def test_a_malformed_pax_header_is_refused(target: Path) -> None:
-    records = (
-        b"0 path=x\n",
-        b"-5 path=x\n",
-        b"99 path=x\n",
-        b"path=x\n",
-        b"9 path=x ",
-        b"10 size=1e\n",
-        b"5 a\n",
-    )
-    for each in records:
-        tar = (
-            _header("x", len(each), tarfile.XHDTYPE) + each.ljust(512, b"\0") + _header("y", 0) + bytes(1024)
-        )
+    lines = ("0 path=x\n", "-5 path=x\n", "99 path=x\n", "path=x\n", "9 path=x ", "10 size=1e\n", "5 a\n")
+    for each in map(str.encode, lines):
+        extension = _header("x", len(each), tarfile.XHDTYPE) + each.ljust(512, b"\0")
+        tar = extension + _header("y", 0) + bytes(1024)
         with pytest.raises(DamagedTar, match="E1309"):
             unpack(io.BytesIO(tar), target)
-    _assert_nothing_written(target)
 
 
 def test_a_pax_header_overrides_no_check(target: Path) -> None:
@@ -169,7 +151,6 @@ def test_a_pax_header_overrides_no_check(target: Path) -> None:
         info.pax_headers = headers
         with pytest.raises(UnsafeTarMember):
             unpack(io.BytesIO(handmade_tar([(info, b"x")], tarfile.PAX_FORMAT)), target)
-    _assert_nothing_written(target)
 
 
 def test_members_and_headers_without_end_are_refused(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,4 +158,3 @@ def test_members_and_headers_without_end_are_refused(target: Path, monkeypatch: 
     for header in (_header("d", 0, tarfile.DIRTYPE), _header("c", 0, tarfile.XGLTYPE)):
         with pytest.raises(DamagedTar, match="more than 50 members"):
             unpack(io.BytesIO(header * 100), target)
-    _assert_nothing_written(target)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from engine.redact import HIDDEN, redact_text, redact_url, without_secrets
+from engine.redact import HIDDEN, redact_text, redact_url, without_secret_variables, without_secrets
 from engine.tar.manifest import (
     EngineFacts,
     FileEntry,
@@ -153,3 +153,15 @@ def test_taking_secrets_out_twice_is_taking_them_out_once(value: object) -> None
 def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
     assert redact_url(url) == shown
     assert "s3cret" not in redact_text(f"see {url}, please")
+
+
+SECRETS = (
+    "HF_TOKEN HUGGING_FACE_HUB_TOKEN COG_UPLOAD_URL COG_WEIGHTS AWS_SECRET_ACCESS_KEY AZURE_CLIENT_SECRET "
+    "GOOGLE_APPLICATION_CREDENTIALS API_KEYS OPENAI_API_KEYS REPLICATE_API_TOKEN DB_PASSWORD"
+)
+OTHERS = "PATH LD_LIBRARY_PATH CUDA_VISIBLE_DEVICES TOKENIZERS_PARALLELISM HF_HUB_OFFLINE VLLM_CACHE_ROOT"
+
+
+def test_secrets_stay_here_and_the_rest_goes_along() -> None:
+    environment = dict.fromkeys(f"{SECRETS} {OTHERS}".split(), "x")
+    assert set(without_secret_variables(environment)) == set(OTHERS.split())

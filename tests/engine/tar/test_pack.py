@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 from engine.tar.archive import file_header
 from engine.tar.manifest import MANIFEST_NAME, manifest_bytes
 from engine.tar.pack import pack
-from errors.engine_tar import EngineNotFound, EngineNotPackable, NoSpaceLeft, TokenizerMissing
-from tests.engine.samples import FACTS, FILES, everything_in, read_files, write_files
+from errors.engine_tar import EngineNotFound, EngineNotPackable, TokenizerMissing
+from tests.engine.samples import FACTS, FILES, error_on_full_disk, everything_in, read_files, write_files
 
 
 @pytest.fixture
@@ -128,14 +127,8 @@ def test_a_file_that_changes_meanwhile_is_noticed_and_progress_reaches_its_total
 
 
 def test_a_full_disk_is_a_coded_error_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
-    """Let the file size limit stand in for the disk: the kernel refuses the write just the same."""
-    program = (
-        "import resource, sys; from pathlib import Path\n"
-        "from engine.tar.pack import pack; from engine.tar.manifest import EngineFacts\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "pack(Path(sys.argv[1]), EngineFacts(engine_kind='paced'), Path(sys.argv[2]))\n"
-    )
-    command = [sys.executable, "-c", program, source, tmp_path / "out" / "engine.tar"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert f"{NoSpaceLeft.code} NoSpaceLeft" in result.stderr
+    code = "from engine.tar.pack import pack; from engine.tar.manifest import EngineFacts\n"
+    code += "from pathlib import Path\n"
+    code += "pack(Path(sys.argv[1]), EngineFacts(engine_kind='paced'), Path(sys.argv[2]))"
+    assert "E1310 NoSpaceLeft" in error_on_full_disk(code, source, tmp_path / "out" / "engine.tar")
     assert everything_in(tmp_path / "out") == []

@@ -3,7 +3,6 @@ from __future__ import annotations
 import gzip
 import io
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from errors.engine_tar import (
 from tests.engine.samples import (
     FILES,
     LEGACY_FILES,
+    error_on_full_disk,
     everything_in,
     handmade_tar,
     legacy_tar,
@@ -158,18 +158,10 @@ def test_a_tar_too_big_for_the_disk_is_refused_at_once(tar: bytes, target: Path)
 
 
 def test_a_disk_that_fills_up_is_a_coded_error_and_leaves_nothing(tar: bytes, tmp_path: Path) -> None:
-    """Let the file size limit stand in for the disk: the kernel refuses the write just the same."""
-    program = (
-        "import resource, sys; from pathlib import Path\n"
-        "from engine.tar.unpack import unpack\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "unpack(sys.stdin.buffer, Path(sys.argv[1]))\n"
-    )
+    code = "from engine.tar.unpack import unpack; from pathlib import Path\n"
+    code += "unpack(sys.stdin.buffer, Path(sys.argv[1]))"
     target = tmp_path / "out" / "engine"
-    result = subprocess.run(
-        [sys.executable, "-c", program, target], input=tar, capture_output=True, check=False
-    )
-    assert b"E1310 NoSpaceLeft" in result.stderr
+    assert "E1310 NoSpaceLeft" in error_on_full_disk(code, target, stdin=tar)
     assert everything_in(target.parent) == []
 
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,8 @@ from perf.bench.row import Row, budget_table
 from perf.bench.transfer import make_tar, serve_file
 from perf.load.http import Request
 from perf.processes import OTHER, cpu_s_by_role, memory_bytes
-from tests.perf.load.scripted_server import Asked, ScriptedServer
 from tests.runner.servers import is_running, wait_until
+from tests.scripted_server import Asked, ScriptedServer, Write
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -117,7 +116,7 @@ def test_the_capacity_is_found_where_the_pace_falls(carried: float) -> None:
 
 @pytest.mark.slow
 def test_the_floor_answers_with_the_same_bytes_at_the_same_times() -> None:
-    def answer(asked: Asked, write: Callable[[bytes], None]) -> bool:
+    def answer(asked: Asked, write: Write) -> bool:
         write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst")
         time.sleep(0.2)
         write(b"later")

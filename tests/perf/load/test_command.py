@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.perf.load.scripted_server import ScriptedServer, json_answer
 from tests.runner.servers import CogUnderTest
+from tests.scripted_server import ScriptedServer, json_answer
 
 pytestmark = pytest.mark.servers
 
@@ -75,7 +75,7 @@ def test_a_wrong_option_is_one_sentence(arguments: list[str], error: str) -> Non
 
 
 def test_a_server_that_refuses_the_first_request_is_not_tested() -> None:
-    refusal = json_answer('{"detail":"no such input"}', "422 Unprocessable Entity")
+    refusal = json_answer('{"detail":"no such input"}', 422)
 
     with ScriptedServer(lambda asked, write: write(refusal) is None) as server:
         code, _, errors = perf("--rate", 8, "--unit", "rps", "--duration", 1, "--url", server.url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from perf.load.http import HttpClient, Request, RequestFailed
 from perf.load.response import MalformedResponse, Response, ResponseReader, events
-from tests.perf.load.scripted_server import Asked, ScriptedServer, json_answer, stream_answer
+from tests.scripted_server import Asked, ScriptedServer, Write, json_answer, stream_answer
 
 STREAM = stream_answer("data: 1", "event: output\ndata: 2", "data: 3\r\ndata: 4")
 
@@ -52,14 +51,6 @@ def test_comments_and_events_without_data_are_left_out() -> None:
     assert [(each.name, each.data) for each in events(response)] == [("", b"1"), ("", b"2"), ("y", b"3")]
 
 
-def test_no_part_of_a_stream_is_over() -> None:
-    for cut in range(1, len(STREAM)):
-        reader = ResponseReader()
-        reader.feed(0.0, STREAM[:cut])
-        assert not reader.is_over
-        assert not reader.end()
-
-
 def test_an_answer_without_a_length_ends_with_the_connection() -> None:
     reader = ResponseReader()
     reader.feed(0.0, b"HTTP/1.0 200 OK\r\n\r\nhello")
@@ -94,7 +85,7 @@ async def _ask(url: str, count: int = 1, timeout_s: float = 5.0) -> list[Respons
 def answering(data: bytes, *, stays: bool) -> ScriptedServer:
     """Return a server that answers so, and then keeps its connection or closes it without saying so."""
 
-    def answer(asked: Asked, write: Callable[[bytes], None]) -> bool:
+    def answer(asked: Asked, write: Write) -> bool:
         write(data)
         return stays
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from perf.load.prompt import exact_prompt
 
-_PARTS = re.compile(r"\w+|\S")
 COUNTS: dict[str, Callable[[str], int]] = {
     "a token a word": lambda text: len(text.split()),
     "with a token before and one after": lambda text: len(text.split()) + 2,

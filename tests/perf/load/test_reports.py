@@ -17,7 +17,7 @@ from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
 from perf.load.text_report import records_csv, text_report
 from tests.perf.load.records import record
-from tests.perf.load.scripted_server import ScriptedServer, json_answer
+from tests.scripted_server import ScriptedServer, json_answer
 
 CONFIGURATION = {"Output Method": "yield", "Mode": "batch", "Rate": "24.0 batch", "Target": "mock at <x>"}
 DOCUMENTED = """\

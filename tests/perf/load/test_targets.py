@@ -16,10 +16,9 @@ from perf.load.targets.replicate import ReplicateTarget
 from perf.load.targets.target import Target, Workload
 from perf.load.targets.triton import TritonTarget
 from runner.triton_server.model_names import ENSEMBLE, SLOT
-from tests.perf.load.scripted_server import Asked, ScriptedServer, json_answer, stream_answer
 from tests.runner.servers import HOST, CogUnderTest
+from tests.scripted_server import Asked, ScriptedServer, Write, json_answer, stream_answer
 
-Write = Callable[[bytes], None]
 WORK = Workload(prompt="What is machine learning?", input_tokens=7, output_tokens=12)
 
 
@@ -81,20 +80,14 @@ def test_triton_is_asked_for_ids_and_for_text(cog: CogUnderTest, model: str) -> 
     assert 0 < len(answer.output_s) <= WORK.output_tokens
 
 
-def test_a_server_without_room_is_busy_not_failed() -> None:
-    full = json_answer('{"error":"At capacity - all prediction slots busy"}', "409 Conflict")
-    with ScriptedServer(answers(full)) as server:
-        answer = ask(CogTarget(server.url, {}, is_streaming=False))
-    assert answer.outcome == "busy"
-    assert "At capacity" in answer.error
-
-
-def test_a_stream_that_ends_early_is_a_failure() -> None:
+def test_a_server_without_room_is_busy_and_a_stream_that_ends_early_is_a_failure() -> None:
+    full = json_answer('{"error":"At capacity - all prediction slots busy"}', 409)
     early = stream_answer("event: start\ndata: {}", 'event: output\ndata: {"chunk":"a"}')
-    with ScriptedServer(answers(early)) as server:
-        answer = ask(CogTarget(server.url, {}, is_streaming=True))
-    assert answer.outcome == "failed"
-    assert "ended without" in answer.error
+    for sent, outcome, told in ((full, "busy", "At capacity"), (early, "failed", "ended without")):
+        with ScriptedServer(answers(sent)) as server:
+            answer = ask(CogTarget(server.url, {}, is_streaming=sent is early))
+        assert answer.outcome == outcome
+        assert told in answer.error
 
 
 def _chat(text: str) -> str:
@@ -150,7 +143,7 @@ class Replicate:
     def __call__(self, asked: Asked, write: Write) -> bool:
         urls = {"get": f"{self.url}/v1/predictions/p", "stream": f"{self.url}/stream/p"}
         if asked.method == "POST":
-            write(json_answer(json.dumps({"id": "p", "status": "starting", "urls": urls}), "201 Created"))
+            write(json_answer(json.dumps({"id": "p", "status": "starting", "urls": urls}), 201))
         elif asked.path == "/stream/p":
             write(stream_answer("event: output\ndata: a", "event: output\ndata: b", "event: done\ndata: {}"))
         else:
@@ -180,8 +173,8 @@ def test_a_model_on_replicate_is_created_followed_and_read(
 
 
 def test_what_replicate_refuses_or_does_not_stream_is_a_failure() -> None:
-    refused = json_answer('{"detail":"Unauthenticated"}', "401 Unauthorized")
-    created = json_answer('{"urls": {"get": "http://127.0.0.1/x"}}', "201 Created")
+    refused = json_answer('{"detail":"Unauthenticated"}', 401)
+    created = json_answer('{"urls": {"get": "http://127.0.0.1/x"}}', 201)
     with ScriptedServer(answers(refused, created)) as server:
         target = ReplicateTarget(server.url, "owner/name", {}, "wrong")
         answer = ask(target)
