@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +15,7 @@ from engine.download.address import ALLOW_VARIABLE
 from engine.machine.root import SOURCE_ROOT
 from runner.cog_server import launch
 from runner.settings.ports import free_ports
+from tests.scripted_server import Asked, ScriptedServer, Write, head
 
 START_TIMEOUT_S = 500.0
 REQUEST_TIMEOUT_S = 110.0
@@ -79,21 +77,20 @@ class CogServer(launch.CogServer):
         return int(child)
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @contextmanager
-def served_configs(folder: Path) -> Iterator[Callable[[dict[str, Any]], str]]:
-    """Yield a function that writes a config into ``folder`` and returns its URL on loopback."""
-    handler = functools.partial(_Handler, directory=str(folder))
-    with http.server.ThreadingHTTPServer((HOST, 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+def served_configs() -> Iterator[Callable[..., str]]:
+    """Yield a function that serves a config of the given keys and returns its URL on loopback."""
+    configs: dict[str, bytes] = {}
 
-        def serve(keys: dict[str, Any]) -> str:
-            (folder / "config.yaml").write_text(yaml.safe_dump(keys))
-            return f"http://{HOST}:{server.server_port}/config.yaml"
+    def answer(asked: Asked, write: Write) -> bool:
+        config = configs[asked.path]
+        write(head(200, {"Content-Length": len(config)}) + config)
+        return True
+
+    with ScriptedServer(answer) as server:
+
+        def serve(**keys: Any) -> str:
+            configs[path := f"/{len(configs)}.yaml"] = yaml.safe_dump(keys).encode()
+            return f"{server.url}{path}"
 
         yield serve
-        server.shutdown()

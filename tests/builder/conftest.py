@@ -8,6 +8,7 @@ import pytest
 
 from tests.builder import tiny_model
 from tests.builder.hub_server import HubServer, Repository
+from tests.engine.samples import write_files
 
 MODEL_ID = "acme/tiny"
 
@@ -39,3 +40,9 @@ def repository(hub: HubServer) -> Repository:
         tiny_model.files(), lfs={"model.safetensors", "pytorch_model.bin"}
     )
     return hub.repositories[MODEL_ID]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Provide the tiny model as a folder, beside where configs are written."""
+    return write_files(tmp_path / "model", tiny_model.files())

@@ -11,19 +11,11 @@ import json
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-
-@dataclass
-class Request:
-    method: str
-    path: str
-    range: str | None
-    authorization: str | None
-    host: str
+from tests.scripted_server import Asked, ScriptedServer, Write, head
 
 
 @dataclass
@@ -50,143 +42,108 @@ class Repository:
     """Events by file, set as soon as it is asked for."""
 
 
+class _Reply(NamedTuple):
+    status: int
+    headers: Mapping[str, object] = MappingProxyType({})
+    body: bytes = b""
+    file: tuple[Repository, str] | None = None
+    """File that the body is of."""
+
+
 class HubServer:
     """``url`` is what HF_ENDPOINT must be; ``requests`` is what was asked so far."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
-        self.requests: list[Request] = []
-        self.limits: list[dict[str, str]] = []
+        self.requests: list[Asked] = []
+        self.limits: list[dict[str, object]] = []
         """Headers of 429 for the next requests about models, one each."""
-        self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)) for _ in range(2)]
-        for server in self._servers:
-            server.daemon_threads = True
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        self.url, self.cdn_url = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
+        self._servers = [ScriptedServer(self._answer) for _ in range(2)]
+        self.url, self.cdn_url = (server.url for server in self._servers)
 
     def close(self) -> None:
         for server in self._servers:
-            server.shutdown()
-            server.server_close()
+            server.close()
 
-    def asked_for(self, name: str, method: str = "GET") -> list[Request]:
-        return [
-            request for request in self.requests if request.path.endswith(name) and request.method == method
-        ]
+    def asked_for(self, name: str) -> list[Asked]:
+        return [each for each in self.requests if each.path.endswith(name) and each.method == "GET"]
+
+    def _answer(self, asked: Asked, write: Write) -> bool:
+        self.requests.append(asked)
+        status, headers, body, file = self._reply(asked)
+        write(head(status, {"Content-Length": len(body), **headers}))
+        if asked.method == "HEAD" or file is None:
+            write(body if asked.method == "GET" else b"")
+            return True
+        repository, name = file
+        if name in repository.asked:
+            repository.asked[name].set()
+        if name in repository.held:
+            repository.held[name].wait(60)
+        cuts = repository.cut_at.get(name)
+        if not cuts:
+            write(body)
+            return True
+        write(body[: cuts.pop(0)])
+        return False
+
+    def _reply(self, asked: Asked) -> _Reply:
+        parts = unquote(urlsplit(asked.path).path).strip("/").split("/")
+        if parts[:2] == ["api", "models"]:
+            return self._info(asked, parts[2:])
+        if parts[0] == "cdn":
+            return self._file(asked, "/".join(parts[1:3]), "/".join(parts[3:]))
+        if "resolve" in parts:
+            at = parts.index("resolve")
+            return self._resolve(asked, "/".join(parts[:at]), "/".join(parts[at + 2 :]))
+        return _Reply(404)
+
+    def _info(self, asked: Asked, parts: list[str]) -> _Reply:
+        model_id, _, revision = "/".join(parts).partition("/revision/")
+        repository = self.repositories.get(model_id)
+        if self.limits:
+            return _Reply(429, self.limits.pop(0))
+        if repository is None:
+            return _Reply(404, {"X-Error-Code": "RepoNotFound"})
+        if _is_denied(asked, repository) and not repository.lists_for_all:
+            return _Reply(repository.refusal, {"X-Error-Code": "GatedRepo"})
+        if revision not in ("", "main", repository.commit):
+            return _Reply(404, {"X-Error-Code": "RevisionNotFound"})
+        files = [_listed(name, repository) for name in repository.files]
+        told = {"id": model_id, "sha": repository.commit, "siblings": files}
+        return _Reply(
+            200, {"Content-Type": "application/json"}, repository.listing or json.dumps(told).encode()
+        )
+
+    def _resolve(self, asked: Asked, model_id: str, name: str) -> _Reply:
+        repository = self.repositories[model_id]
+        if _is_denied(asked, repository):
+            return _Reply(repository.refusal, {"X-Error-Code": "GatedRepo"})
+        if name not in repository.lfs:
+            return self._file(asked, model_id, name)
+        content = repository.files[name]
+        headers = {
+            "Location": f"{self.cdn_url}/cdn/{model_id}/{name}",
+            "X-Repo-Commit": repository.commit,
+            "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
+            "X-Linked-Size": len(content),
+        }
+        return _Reply(302, headers)
+
+    def _file(self, asked: Asked, model_id: str, name: str) -> _Reply:
+        repository = self.repositories[model_id]
+        content = repository.sent_instead.get(name, repository.files[name])
+        start = 0 if repository.ignores_ranges else asked.first or 0
+        if start and start >= len(content):
+            return _Reply(416)
+        span = f"bytes {start}-{len(content) - 1}/{len(content)}" if start else None
+        headers = {"ETag": f'"{_git_sha1(repository.files[name])}"', "X-Repo-Commit": repository.commit}
+        headers["Content-Range"] = span
+        return _Reply(206 if start else 200, headers, content[start:], (repository, name))
 
 
-def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def do_GET(self) -> None:
-            hub.requests.append(
-                Request(
-                    self.command,
-                    urlsplit(self.path).path,
-                    self.headers.get("Range"),
-                    self.headers.get("Authorization"),
-                    self.headers.get("Host", ""),
-                )
-            )
-            parts = unquote(urlsplit(self.path).path).strip("/").split("/")
-            if parts[:2] == ["api", "models"]:
-                self._info(parts[2:])
-            elif parts[0] == "cdn":
-                self._file("/".join(parts[1:3]), "/".join(parts[3:]))
-            elif "resolve" in parts:
-                at = parts.index("resolve")
-                self._resolve("/".join(parts[:at]), "/".join(parts[at + 2 :]))
-            else:
-                self._refuse(404, "")
-
-        def _info(self, parts: list[str]) -> None:
-            model_id, _, revision = "/".join(parts).partition("/revision/")
-            repository = hub.repositories.get(model_id)
-            if hub.limits:
-                self._refuse(429, "", hub.limits.pop(0))
-            elif repository is None:
-                self._refuse(404, "RepoNotFound")
-            elif self._is_denied(repository) and not repository.lists_for_all:
-                self._refuse(repository.refusal, "GatedRepo")
-            elif revision not in ("", "main", repository.commit):
-                self._refuse(404, "RevisionNotFound")
-            else:
-                files = [_listed(name, repository) for name in repository.files]
-                told = {"id": model_id, "sha": repository.commit, "siblings": files}
-                self._json(repository.listing or json.dumps(told).encode())
-
-        def _resolve(self, model_id: str, name: str) -> None:
-            repository = hub.repositories[model_id]
-            if self._is_denied(repository):
-                self._refuse(repository.refusal, "GatedRepo")
-            elif name not in repository.lfs:
-                self._file(model_id, name)
-            else:
-                content = repository.files[name]
-                self.send_response(302)
-                self.send_header("Location", f"{hub.cdn_url}/cdn/{model_id}/{name}")
-                self.send_header("X-Repo-Commit", repository.commit)
-                self.send_header("X-Linked-Etag", f'"{hashlib.sha256(content).hexdigest()}"')
-                self.send_header("X-Linked-Size", str(len(content)))
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-        def _file(self, model_id: str, name: str) -> None:
-            repository = hub.repositories[model_id]
-            content = repository.sent_instead.get(name, repository.files[name])
-            start = 0
-            if (wanted := self.headers.get("Range")) and not repository.ignores_ranges:
-                start = int(wanted.removeprefix("bytes=").partition("-")[0])
-            if start and start >= len(content):
-                self._refuse(416, "")
-                return
-            self.send_response(206 if start else 200)
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-            self.send_header("ETag", f'"{_git_sha1(repository.files[name])}"')
-            self.send_header("X-Repo-Commit", repository.commit)
-            self.send_header("Content-Length", str(len(content) - start))
-            self.end_headers()
-            if self.command == "GET":
-                self._send(repository, name, content[start:])
-
-        def _send(self, repository: Repository, name: str, content: bytes) -> None:
-            if name in repository.asked:
-                repository.asked[name].set()
-            if name in repository.held:
-                repository.held[name].wait(60)
-            cuts = repository.cut_at.get(name, [])
-            self.close_connection = bool(cuts)
-            self.wfile.write(content[: cuts.pop(0)] if cuts else content)
-
-        def _is_denied(self, repository: Repository) -> bool:
-            given = self.headers.get("Authorization")
-            return repository.token is not None and given != f"Bearer {repository.token}"
-
-        def _json(self, text: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def _refuse(self, status: int, code: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            if code:
-                self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    return Handler
+def _is_denied(asked: Asked, repository: Repository) -> bool:
+    return repository.token is not None and asked.headers.get("authorization") != f"Bearer {repository.token}"
 
 
 def _listed(name: str, repository: Repository) -> dict[str, Any]:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import tarfile
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tokenizers import Tokenizer
 
-from builder import build as build_module
 from builder.build import OWN_FOLDER, build
 from builder.config.file import parse_config
 from builder.kinds import all_steps, engine_plan
-from engine.inspect import verify
 from engine.tar.manifest import Manifest
 from errors.build import BuildFailed, NotEnoughSpace
 from errors.build_config import (
@@ -29,6 +26,7 @@ from errors.build_config import (
 )
 from errors.coded_error import CodedError
 from errors.engine_tar import PoolingUnsupported
+from tests.builder import tensorrt_llm_builds as builds
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
@@ -43,26 +41,9 @@ TRANSFORMERS_FILES = {
 }
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """Provide the tiny model as a folder, beside where configs are written."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name, content in tiny_model.files().items():
-        if "/" not in name:
-            (folder / name).write_bytes(content)
-    return folder
-
-
-def run(tmp_path: Path, lines: list[str] | None = None, **keys: Any) -> tuple[Manifest, dict[str, bytes]]:
+def run(tmp_path: Path, **keys: Any) -> tuple[Manifest, dict[str, bytes]]:
     """Build from ``keys``: the manifest and the tar's content."""
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(keys))
-    report = lines.append if lines is not None else lambda line: None
-    manifest = build(tmp_path / "config.yaml", tmp_path / "engine.tar", report=report)
-    assert verify(tmp_path / "engine.tar") == manifest
-    with tarfile.open(tmp_path / "engine.tar") as tar:
-        content = {name: file.read() for name in tar.getnames() if (file := tar.extractfile(name))}
-    return manifest, content
+    return builds.run(tmp_path, keys)[:2]
 
 
 def test_a_transformers_engine_of_a_hub_model_holds_its_files_and_facts(
@@ -102,27 +83,14 @@ def test_a_local_model_needs_no_hub_and_its_weights_are_not_copied(
     assert (manifest.dtype, manifest.max_seq_len) == ("float16", 32)
 
 
-def test_a_model_path_falls_back_to_the_builders_own_folder(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configs = tmp_path / "configs"
-    configs.mkdir()
-    monkeypatch.setattr(build_module, "OWN_FOLDER", tmp_path)
-    assert run(configs, model_path="model")[0].model_id == "model"
-
-
 def test_sharded_weights_are_packed_with_their_index(tmp_path: Path, model: Path) -> None:
-    tensors = tiny_model.tensors()
-    names = sorted(tensors)
+    shards = {f"model-{number:05}-of-00002.safetensors" for number in (1, 2)}
+    for shard in shards:
+        shutil.copy(model / "model.safetensors", model / shard)
     (model / "model.safetensors").unlink()
-    weight_map: dict[str, str] = {}
-    for number, part in enumerate((names[:5], names[5:]), 1):
-        shard = f"model-{number:05}-of-00002.safetensors"
-        (model / shard).write_bytes(tiny_model.safetensors({name: tensors[name] for name in part}))
-        weight_map |= dict.fromkeys(part, shard)
+    weight_map = {shard: shard for shard in shards}
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    manifest, _ = run(tmp_path, model_path="model")
-    assert {*weight_map.values(), "model.safetensors.index.json"} < set(manifest.files)
+    assert {*shards, "model.safetensors.index.json"} < set(run(tmp_path, model_path="model")[0].files)
 
 
 def test_a_paced_engine_is_a_tokenizer_and_a_rate_and_takes_no_weights(
@@ -157,8 +125,7 @@ def test_code_is_packed_only_when_it_is_asked_for(tmp_path: Path, model: Path) -
 
 
 def test_progress_is_told_step_by_step(tmp_path: Path, model: Path) -> None:
-    lines: list[str] = []
-    run(tmp_path, lines, model_path="model", merge=True)
+    _, _, lines = builds.run(tmp_path, {"model_path": "model", "merge": True})
     assert lines[0].startswith("merge: ignored")
     config = parse_config(b"model_path: model", shown="", folder=None).config
     planned = [line for line, _ in all_steps(engine_plan(config))]

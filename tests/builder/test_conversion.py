@@ -27,9 +27,11 @@ from engine.tar.unpack import unpack
 from errors.build import ConversionFailed
 from errors.build_config import ModelUnusable, TokenizerUnusable
 from tests.builder import tiny_model
+from tests.engine.samples import write_files
 
 pytestmark = pytest.mark.slow
 
+SHARED, NESTED, PARTS = "views that share memory", "a training checkpoint", "parts"
 MAKE_WEIGHTS = """
 import sys
 from pathlib import Path
@@ -41,14 +43,14 @@ names = sorted(tensors)
 views = {name: tensors[name] for name in names}
 views["lm_head.weight"] = views["model.embed_tokens.weight"]
 views["model.norm.weight"] = torch.stack([tensors["model.norm.weight"]] * 3)[1]
-(folder / "views").mkdir()
-torch.save(views, folder / "views" / "pytorch_model.bin")
-(folder / "nested").mkdir()
-torch.save({"epoch": 3, "state_dict": tensors}, folder / "nested" / "model.pt")
-(folder / "parts").mkdir()
+shared, nested, parts = (folder / name for name in sys.argv[2:])
+for each in (shared, nested, parts):
+    each.mkdir()
+torch.save(views, shared / "pytorch_model.bin")
+torch.save({"epoch": 3, "state_dict": tensors}, nested / "model.pt")
 for number, modern in ((1, True), (2, False)):
     part = {name: tensors[name] for name in names[number - 1 :: 2]}
-    file = folder / "parts" / f"pytorch_model-{number:05}-of-00002.bin"
+    file = parts / f"pytorch_model-{number:05}-of-00002.bin"
     torch.save(part, file, _use_new_zipfile_serialization=modern)
 """
 LOAD = """
@@ -77,18 +79,15 @@ def pickled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the tiny model's weights, as torch pickles them, in three ways and folders."""
     folder = tmp_path_factory.mktemp("pickled")
     (folder / "model.safetensors").write_bytes(tiny_model.safetensors(tiny_model.tensors()))
-    in_engine_environment(MAKE_WEIGHTS, folder)
+    in_engine_environment(MAKE_WEIGHTS, folder, SHARED, NESTED, PARTS)
     return folder
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """Provide the tiny model without any weights."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        (folder / name).write_bytes(tiny_model.files()[name])
-    return folder
+    names = ("config.json", "tokenizer.json", "tokenizer_config.json")
+    return write_files(tmp_path / "model", {name: tiny_model.files()[name] for name in names})
 
 
 def run(tmp_path: Path, **keys: Any) -> tuple[Manifest, Path]:
@@ -114,35 +113,21 @@ def tensors_of(engine: Path) -> dict[str, bytes]:
     return found
 
 
-def test_pickled_weights_in_parts_become_safetensors_with_an_index(
-    tmp_path: Path, model: Path, pickled: Path
-) -> None:
-    shutil.copytree(pickled / "parts", model, dirs_exist_ok=True)
+@pytest.mark.parametrize("form", [PARTS, SHARED, NESTED])
+def test_pickled_weights_become_safetensors(tmp_path: Path, model: Path, pickled: Path, form: str) -> None:
+    shutil.copytree(pickled / form, model, dirs_exist_ok=True)
     manifest, engine = run(tmp_path)
-    assert tensors_of(engine) == {name: tensor.tobytes() for name, tensor in tiny_model.tensors().items()}
-    weight_map = json.loads((engine / "model.safetensors.index.json").read_text())["weight_map"]
-    assert set(weight_map) == set(tiny_model.tensors())
-    assert set(weight_map.values()) == {f"model-{n:05}-of-00002.safetensors" for n in (1, 2)}
-    assert not [name for name in manifest.files if name.endswith(".bin")]
-
-
-def test_tensors_that_share_memory_are_stored_each_on_its_own(
-    tmp_path: Path, model: Path, pickled: Path
-) -> None:
-    shutil.copytree(pickled / "views", model, dirs_exist_ok=True)
-    _, engine = run(tmp_path)
     expected = {name: tensor.tobytes() for name, tensor in tiny_model.tensors().items()}
-    expected["lm_head.weight"] = expected["model.embed_tokens.weight"]
+    if form == SHARED:  # Each is stored on its own.
+        expected["lm_head.weight"] = expected["model.embed_tokens.weight"]
     assert tensors_of(engine) == expected
-
-
-def test_weights_inside_a_training_checkpoint_are_found_and_transformers_loads_them(
-    tmp_path: Path, model: Path, pickled: Path
-) -> None:
-    shutil.copytree(pickled / "nested", model, dirs_exist_ok=True)
-    _, engine = run(tmp_path)
-    assert tensors_of(engine) == {name: tensor.tobytes() for name, tensor in tiny_model.tensors().items()}
-    in_engine_environment(LOAD, engine)
+    if form == PARTS:
+        weight_map = json.loads((engine / "model.safetensors.index.json").read_text())["weight_map"]
+        assert set(weight_map) == set(expected)
+        assert set(weight_map.values()) == {f"model-{n:05}-of-00002.safetensors" for n in (1, 2)}
+        assert not [name for name in manifest.files if name.endswith(".bin")]
+    elif form == NESTED:
+        in_engine_environment(LOAD, engine)
 
 
 class Payload:

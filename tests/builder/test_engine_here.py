@@ -25,6 +25,7 @@ from tests.builder.conftest import MODEL_ID
 from tests.builder.gguf import gguf_models
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.sizes.published import LLAMA_3_8B, LLAMA_3_70B
+from tests.engine.samples import write_files
 
 GIB = 1 << 30
 
@@ -47,13 +48,6 @@ def source(text: str, kind: str | None = None) -> ConfigFile:
 def made(text: str, kind: str | None = None) -> tuple[Path, list[str]]:
     lines: list[str] = []
     return engine_here(source(text, kind), report=lines.append), lines
-
-
-def write(folder: Path, files: dict[str, bytes]) -> Path:
-    folder.mkdir(parents=True)
-    for name in (name for name in files if "/" not in name):
-        (folder / name).write_bytes(files[name])
-    return folder
 
 
 def test_a_models_name_becomes_an_engine_whose_weights_are_the_downloaded_file(
@@ -91,7 +85,7 @@ def test_without_the_hub_what_was_downloaded_before_is_served(
 
 
 def test_a_folder_of_the_hubs_own_cache_is_taken_by_its_links(tmp_path: Path) -> None:
-    blobs = write(tmp_path / "models--acme--tiny" / "blobs", tiny_model.files())
+    blobs = write_files(tmp_path / "models--acme--tiny" / "blobs", tiny_model.files())
     snapshot = blobs.parent / "snapshots" / ("a" * 40)
     snapshot.mkdir(parents=True)
     for blob in blobs.iterdir():
@@ -104,24 +98,22 @@ def test_a_folder_of_the_hubs_own_cache_is_taken_by_its_links(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_weights_on_another_disk_are_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write(tmp_path / "model", tiny_model.files())
-
+def test_weights_on_another_disk_are_linked(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(*arguments: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr("os.link", link)
-    engine, _ = made(str(folder))
+    engine, _ = made(str(model))
     assert (engine / "model.safetensors").is_symlink()
     verify(engine)
-    (folder / "model.safetensors").unlink()
+    (model / "model.safetensors").unlink()
     with pytest.raises(Exception, match="weights"):
-        made(str(folder))
+        made(str(model))
 
 
 def test_what_names_an_engine_or_nothing_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "engine", {**tiny_model.files(), "engine_args.json": b"{}"})
+    write_files(tmp_path / "engine", {**tiny_model.files(), "engine_args.json": b"{}"})
     (tmp_path / "engine.tar").touch()
     urls = ("https://huggingface.co/a/b/resolve/main/e.tar", "http://h/e.tar")
     for name in (*urls, "engine.tar", "none.tar", "./none", "engine", "none.gguf"):
@@ -162,7 +154,7 @@ def test_a_build_config_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_several_gguf_files_are_named(tmp_path: Path) -> None:
-    write(tmp_path / "m", {"a.gguf": b"", "b.gguf": b""})
+    write_files(tmp_path / "m", {"a.gguf": b"", "b.gguf": b""})
     with pytest.raises(ModelUnusable, match=r"m/a\.gguf"):
         find_source(str(tmp_path / "m"))
 

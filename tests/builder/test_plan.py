@@ -152,16 +152,6 @@ def test_an_impossible_plan_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("split", "sm"), [({"tp_size": 4}, 86), ({"use_weight_only": None, "weight_only_precision": "int4"}, 86)]
-)
-def test_what_does_not_fit_as_it_is_fits_when_split_or_quantized(
-    tmp_path: Path, split: dict[str, Any], sm: int
-) -> None:
-    lines = lines_of(tmp_path, config(split, target={"sm": sm}), LLAMA_2_70B)
-    assert any(re.search(r"A40.*tokens of KV cache", line) for line in lines)
-
-
-@pytest.mark.parametrize(
     ("scaling", "limit"),
     [({"type": "linear", "factor": 2.0}, 8192), ({"rope_type": "llama3", "factor": 8.0}, 4096)],
 )

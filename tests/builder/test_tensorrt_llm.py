@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from builder.build import build
 from builder.conversion.flag_parser import make_parser
 from builder.trtllm.flags import CONVERT as CONVERT_PROGRAM
 from builder.trtllm.flags import QUANTIZE, flags_of
@@ -30,7 +29,6 @@ from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.tensorrt_llm_builds import CONVERT, Args, config, make_machine, run, steps_of
-from tests.builder.trtllm.old.old_configs import QUICK_START
 from tests.standins.gpus import make_gpus, without_driver
 
 pytestmark = [
@@ -42,6 +40,13 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Repository) -> Path:
     return make_machine(tmp_path, monkeypatch)
+
+
+def wrap(machine: Path, program: str, *, before: str = "", after: str = "") -> None:
+    """Run more commands of the shell around a program of the engine environment."""
+    path = machine / "engine-environment" / "bin" / program
+    program_alone = path.read_text().replace("exec ", "")
+    path.write_text(program_alone.replace("#!/bin/sh\n", f"#!/bin/sh\n{before}\n") + f"{after}\n")
 
 
 def test_a_config_becomes_a_flat_engine_tar_with_its_facts(machine: Path, repository: Repository) -> None:
@@ -61,23 +66,6 @@ def test_a_config_becomes_a_flat_engine_tar_with_its_facts(machine: Path, reposi
     assert json.loads(content["config.json"])["build_config"]["plugin_config"]["gemm_plugin"] == "auto"
     assert manifest.build_config["build"] == config()["build"]
     assert steps_of(lines, "check") == ["generated [1, 2, 3, 4, 1, 2, 3, 4]"]
-
-
-GPT2 = {
-    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 8, "n_layer": 1, "n_head": 2,
-    "n_positions": 64, "vocab_size": tiny_model.VOCABULARY,
-}  # fmt: skip
-
-
-def test_the_quick_start_of_cog_trt_llm_builds_as_it_was_printed(machine: Path, hub: HubServer) -> None:
-    files = {**tiny_model.files(), "config.json": json.dumps(GPT2).encode()}
-    hub.repositories["sshleifer/tiny-gpt2"] = Repository(files, lfs={"model.safetensors"})
-    (machine / "config.yaml").write_text(QUICK_START)
-    lines: list[str] = []
-    manifest = build(machine / "config.yaml", machine / "engine.tar", report=lines.append)
-    assert (manifest.engine_kind, manifest.dtype, manifest.max_seq_len) == ("tensorrt_llm", "float16", 64)
-    assert "rank0.engine" in manifest.files
-    assert any("use_gpt_attention_plugin" in line for line in lines)
 
 
 @pytest.mark.needs_mpirun
@@ -106,15 +94,9 @@ def test_the_built_in_converter_quantizes_as_the_script_would(
 
 
 def test_quantize_py_calibrates_and_its_checkpoint_is_compiled(machine: Path) -> None:
-    keys = config()
-    del keys["convert_to_ft"]
     args = {"qformat": "int4_awq", "dtype": "float16", "tp_size": 2, "calib_size": 32}
-    keys["quantize"] = {
-        "executable": "python",
-        "script": "quantize.py",
-        "output_dir": "checkpoint",
-        "args": args,
-    }
+    keys = config(quantize={"script": "quantize.py", "output_dir": "checkpoint", "args": args})
+    del keys["convert_to_ft"]
     manifest, content, _ = run(machine, keys)
     assert (manifest.quantization, manifest.world_size) == ("W4A16_AWQ", 2)
     assert json.loads(content["config.json"])["pretrained_config"]["quantization"]["group_size"] == 128
@@ -146,9 +128,8 @@ def test_a_models_own_code_is_kept_from_a_library_that_would_run_it(
     known = {**tiny_model.CONFIG, "auto_map": {"AutoConfig": "modeling_tiny.TinyConfig"}}
     repository.files["config.json"] = json.dumps(known).encode()
     seen = machine / "seen.json"
-    wrapper = machine / "engine-environment" / "bin" / "python"
-    copy = f"[ -f models/{MODEL_ID}/config.json ] && cp models/{MODEL_ID}/config.json {seen}\n"
-    wrapper.write_text(wrapper.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{copy}"))
+    name = f"models/{MODEL_ID}/config.json"
+    wrap(machine, "python", before=f"[ -f {name} ] && cp {name} {seen}")
     run(machine, config())
     assert json.loads(seen.read_text()) == tiny_model.CONFIG
 
@@ -186,9 +167,8 @@ def test_a_failing_program_gives_its_code_its_step_and_its_last_lines_and_no_tar
 
 
 def test_a_checkpoint_lacking_a_rank_is_not_compiled(machine: Path) -> None:
-    wrapper = machine / "engine-environment" / "bin" / "python"
-    lose = 'case "$1" in *convert_checkpoint.py) rm checkpoint/rank1.safetensors ;; esac\n'
-    wrapper.write_text(wrapper.read_text().replace("exec ", "") + lose)
+    lose = 'case "$1" in *convert_checkpoint.py) rm checkpoint/rank1.safetensors ;; esac'
+    wrap(machine, "python", after=lose)
     with pytest.raises(EngineUnsound, match=r"step convert_to_ft wrote.*rank1\.safetensors"):
         run(machine, config({"tp_size": 2}))
 
@@ -204,20 +184,18 @@ def test_a_checkpoint_lacking_a_rank_is_not_compiled(machine: Path) -> None:
 def test_an_engine_that_is_not_what_was_asked_for_is_not_packed(
     machine: Path, changes: dict[str, Any], problem: str
 ) -> None:
-    wrapper = machine / "engine-environment" / "bin" / "trtllm-build"
     code = (
         "import json, pathlib; path = pathlib.Path('engine_outputs/config.json'); "
         f"c = json.loads(path.read_text()); c.update({changes!r}); path.write_text(json.dumps(c))"
     )
-    wrapper.write_text(wrapper.read_text().replace("exec ", "") + f'"$(dirname "$0")/python" -c "{code}"\n')
+    wrap(machine, "trtllm-build", after=f'"$(dirname "$0")/python" -c "{code}"')
     with pytest.raises(EngineUnsound) as caught:
         run(machine, config())
     assert problem in caught.value.sentence
 
 
 def test_an_engine_without_its_weights_is_not_packed(machine: Path, repository: Repository) -> None:
-    wrapper = machine / "engine-environment" / "bin" / "trtllm-build"
-    wrapper.write_text(wrapper.read_text().replace("exec ", "") + "echo x > engine_outputs/rank0.engine\n")
+    wrap(machine, "trtllm-build", after="echo x > engine_outputs/rank0.engine")
     with pytest.raises(EngineUnsound, match=r"rank0\.engine has 2 B, but the weights of a rank take about"):
         run(machine, config())
 
@@ -272,10 +250,7 @@ def test_what_a_program_reads_beside_the_model_is_found_beside_the_config(machin
     lora.mkdir(parents=True)
     (lora / "adapter_config.json").write_text("{}")
     seen = machine / "seen.json"
-    wrapper = machine / "engine-environment" / "bin" / "trtllm-build"
-    wrapper.write_text(
-        wrapper.read_text().replace("exec ", f"cp loras/mine/adapter_config.json {seen}\nexec ")
-    )
+    wrap(machine, "trtllm-build", before=f"cp loras/mine/adapter_config.json {seen}")
     keys = config(build={"lora_plugin": "auto", "lora_dir": "./loras/mine"})
     run(machine, keys)
     assert seen.read_text() == "{}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,18 +83,10 @@ class TestBuildCache:
 
     def test_builds_of_the_same_at_once_make_it_once(self, machine: Path) -> None:
         (machine / "config.yaml").write_text(yaml.safe_dump(config()))
-        lines: list[list[str]] = [[], []]
+        lines: list[str] = []
         tars = [machine / "first.tar", machine / "second.tar"]
-
-        def start(number: int) -> None:
-            build(machine / "config.yaml", tars[number], report=lines[number].append)
-
-        threads = [threading.Thread(target=start, args=(number,)) for number in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda tar: build(machine / "config.yaml", tar, report=lines.append), tars))
         assert tars[0].read_bytes() == tars[1].read_bytes()
-        programs = [line for each in lines for line in each if line.startswith("build: done")]
-        assert len(programs) == 1
-        assert any("waiting for another build" in line for each in lines for line in each)
+        assert len([line for line in lines if line.startswith("build: done")]) == 1
+        assert any("waiting for another build" in line for line in lines)

@@ -2,61 +2,47 @@
 
 from __future__ import annotations
 
-import http.server
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from builder.upload import find_upload_url, upload
 from errors.build import UploadFailed
+from tests.scripted_server import Asked, ScriptedServer, Write, head
 
 
-@dataclass
 class Uploads:
     """What an upload server was sent, by path, and how it answers."""
 
-    url: str = ""
-    received: dict[str, bytes] = field(default_factory=dict)
-    content_types: set[str] = field(default_factory=set)
-    status: int = 200
-    location: str | None = None
-    redirects: int = 0
+    def __init__(self) -> None:
+        self.url = ""
+        self.received: dict[str, bytes] = {}
+        self.content_types: set[str] = set()
+        self.status = 200
+        self.location: str | None = None
+        self.redirects = 0
+
+    def answer(self, asked: Asked, write: Write) -> bool:
+        status, location = self.status, self.location
+        if self.redirects:
+            self.redirects -= 1
+            status, location = 307, f"/moved{asked.path}"
+        else:
+            self.received[asked.path] = asked.body
+            self.content_types.add(asked.headers["content-type"])
+        write(head(status, {"Location": location, "Content-Length": 0}))
+        return True
 
 
 @pytest.fixture
 def uploads() -> Iterator[Uploads]:
     state = Uploads()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            content = self.rfile.read(int(self.headers["Content-Length"]))
-            if state.redirects:
-                state.redirects -= 1
-                self.send_response(307)
-                self.send_header("Location", f"/moved{self.path}")
-            else:
-                state.received[self.path] = content
-                state.content_types.add(self.headers["Content-Type"])
-                self.send_response(state.status)
-                if state.location is not None:
-                    self.send_header("Location", state.location)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    state.url = f"http://127.0.0.1:{server.server_port}/put"
-    yield state
-    server.shutdown()
-    server.server_close()
+    with ScriptedServer(state.answer) as server:
+        state.url = f"{server.url}/put"
+        yield state
 
 
 @pytest.fixture

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -22,6 +19,7 @@ from tests.builder.weights.test_model_tar import tar_of
 from tests.runner.otlp_receiver import OtlpReceiver
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, free_ports, wait_until
+from tests.scripted_server import Asked, ScriptedServer, Write, head
 from tests.supply.watch import CommandLines, leaks, texts_of
 
 MODEL_ID = "acme/tiny"
@@ -32,56 +30,38 @@ SECRETS = (IN_YAML, IN_INPUT, IN_ENVIRONMENT, PASSWORD, SIGNATURE, CLOUD_KEY)
 WHOLE_LOGIN = f"user:{PASSWORD}"
 
 
-@dataclass
-class Files:
-    """An HTTP server that asks for the planted password: what it has, and what it was sent, by path."""
+class Files(ScriptedServer):
+    """A server that asks for the planted password: what it has, and what it was sent, by path."""
 
-    url: str = ""
-    offered: dict[str, bytes] = field(default_factory=dict)
-    received: dict[str, bytes] = field(default_factory=dict)
-    refuses_uploads: bool = False
+    def __init__(self) -> None:
+        self.offered: dict[str, bytes] = {}
+        self.received: dict[str, bytes] = {}
+        self.refuses_uploads = False
+        super().__init__(self._answer)
 
     def secret_url(self, path: str) -> str:
         return self.url.replace("//", f"//{WHOLE_LOGIN}@") + f"{path}?sig={SIGNATURE}"
 
+    def _answer(self, asked: Asked, write: Write) -> bool:
+        path, _, query = asked.path.partition("?")
+        status, content = 200, b""
+        if "authorization" not in asked.headers or query != f"sig={SIGNATURE}":
+            status = 401
+        elif asked.method == "PUT":
+            self.received[path] = asked.body
+            status = 403 if self.refuses_uploads else 200
+        elif path in self.offered:
+            content = self.offered[path]
+        else:
+            status = 404
+        write(head(status, {"Content-Length": len(content)}) + (b"" if asked.method == "HEAD" else content))
+        return True
+
 
 @pytest.fixture
 def files() -> Iterator[Files]:
-    state = Files()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path, _, query = self.path.partition("?")
-            content = state.offered.get(path)
-            is_let_in = "Authorization" in self.headers and query == f"sig={SIGNATURE}"
-            self._answer(401 if not is_let_in else 404 if content is None else 200, content or b"")
-
-        def do_PUT(self) -> None:
-            content = self.rfile.read(int(self.headers["Content-Length"]))
-            path, _, query = self.path.partition("?")
-            is_let_in = "Authorization" in self.headers and query == f"sig={SIGNATURE}"
-            state.received[path] = content
-            self._answer(403 if state.refuses_uploads or not is_let_in else 200, b"")
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def _answer(self, status: int, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    state.url = f"http://127.0.0.1:{server.server_port}"
-    yield state
-    server.shutdown()
-    server.server_close()
+    with Files() as server:
+        yield server
 
 
 @pytest.fixture

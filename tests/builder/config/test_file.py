@@ -20,25 +20,6 @@ from tests.engine.tar_server import Fault, TarServer
 
 TOKEN = "hf_plantedSecret"
 
-GPT_EXAMPLE = """
-model_id: sshleifer/tiny-gpt2
-example_name: gpt
-convert_to_ft:
-  script: hf_gpt_convert.py
-  output_dir: ./c-model/gpt2/1-gpu
-  args:
-    in-file: /src/models/sshleifer/tiny-gpt2
-    tensor-parallelism: 1
-    smoothquant: 0.5
-build:
-  executable: trtllm-build
-  output_dir: ./engine_outputs/
-  args:
-    use_gpt_attention_plugin:
-    remove_input_padding: enable
-"""
-
-
 MANY_ALIASES = """
 a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
 b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]
@@ -49,18 +30,6 @@ d: [*c, *c, *c, *c, *c, *c, *c, *c, *c, *c]
 
 def parse(text: str | bytes) -> ConfigFile:
     return parse_config(text.encode() if isinstance(text, str) else text, shown="x.yaml", folder=None)
-
-
-def test_a_config_of_cog_trt_llm_is_read_in_todays_form() -> None:
-    file = parse(GPT_EXAMPLE)
-    assert file.config.engine_kind == "tensorrt_llm"
-    assert list(file.config.program_steps) == ["convert_to_ft", "build"]
-    assert file.config.build is not None
-    assert file.config.build.args == {
-        "gpt_attention_plugin": "auto",
-        "remove_input_padding": "enable",
-    }
-    assert "build.args.use_gpt_attention_plugin: now gpt_attention_plugin auto" in file.notes
 
 
 @pytest.mark.parametrize(
@@ -171,7 +140,6 @@ def test_a_page_of_the_hub_is_a_models_name() -> None:
 def test_a_file_gives_its_folder_and_a_missing_or_huge_one_its_error(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("model_id: a")
-    assert read_config(path).folder == tmp_path
     assert read_config(path).folder == tmp_path
     path.write_text("#" * (MAX_CONFIG_BYTES + 1))
     with pytest.raises(BuildConfigUnreadable, match="larger than"):

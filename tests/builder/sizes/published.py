@@ -47,11 +47,6 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
          "n_positions": 8192, "vocab_size": 49152, "multi_query": True},
         15_517_456_384,
     ),
-    "gemma-7b": (
-        {"model_type": "gemma", "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
-         "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "vocab_size": 256000},
-        8_537_680_896,
-    ),
     "dbrx": (
         {"model_type": "dbrx", "d_model": 6144, "n_layers": 40, "n_heads": 48, "vocab_size": 100352,
          "max_seq_len": 32768, "attn_config": {"kv_n_heads": 8, "rope_theta": 500000},

@@ -18,6 +18,7 @@ from errors.build_config import ModelUnusable, WeightFormatMissing
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
+from tests.engine.samples import write_files
 
 SAFETENSORS_INDEX, BIN_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 
@@ -71,10 +72,7 @@ USES: list[tuple[Callable[[Path], object], str]] = [
 def test_it_is_named(tmp_path: Path, hub: HubServer, case: str) -> None:
     keys, weights, expected = CASES[case]
     hub.repositories[MODEL_ID] = Repository(files(weights))
-    (tmp_path / "model").mkdir()
-    for name, content in files(weights).items():
-        if "/" not in name:
-            (tmp_path / "model" / name).write_bytes(content)
+    write_files(tmp_path / "model", files(weights))
     config = tmp_path / "config.yaml"
     for where in ({"model_path": "model"}, {"model_id": MODEL_ID}):
         for use, kind in USES:

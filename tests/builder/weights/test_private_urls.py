@@ -50,7 +50,7 @@ def test_a_config_url_into_our_network_is_refused_and_not_asked_for(
 ) -> None:
     answer = strict.build(config=inner.url)
     assert "E1327 AddressRefused" in answer["error"]
-    assert inner.requests == []
+    assert inner.asked == []
     assert strict.is_ready()
 
 
@@ -63,7 +63,7 @@ def test_a_config_may_come_in_the_request_but_its_model_not_from_our_network(
         assert strict.build(config=_data(CONFIG, is_base64=is_base64))["status"] == "succeeded"
         answer = strict.build(config=_data(keys, is_base64=is_base64))
         assert "E1327 AddressRefused" in answer["error"]
-    assert inner.requests == []
+    assert inner.asked == []
     for config in ("data:", "data:nothing", "data:;base64,§§"):
         assert "E1005 InvalidInput" in strict.build(config=config)["error"]
 

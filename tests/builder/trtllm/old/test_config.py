@@ -157,6 +157,7 @@ def test_every_flag_of_an_old_conversion_or_quantization_has_one_line_and_a_conf
         ({"world_size": 4, "tp_size": 4}, "--tp_size 4"),
         ({"enable_fp8": None, "fp8_kv_cache": None}, "--use_fp8 --fp8_kv_cache"),
         ({"dtype": "bfloat16"}, "--dtype bfloat16"),
+        ({"parallel_build": None, "world_size": 4}, "--workers 4"),
     ],
 )  # fmt: skip
 def test_a_value_of_old_is_what_it_meant(args: dict[str, Any], words: str) -> None:
@@ -172,12 +173,6 @@ def test_a_switch_that_is_off_stays_off_an_empty_step_is_none_and_an_unknown_nam
     assert build.kv_cache_quantization == "INT8"
     with pytest.raises(CodedError, match=r"build\.args\.use_gem_plugin .* did you mean"):
         planned(dump(of_build({"use_gem_plugin": None})))
-
-
-def test_parallel_build_becomes_as_many_workers_as_gpus() -> None:
-    build, _ = planned(dump(of_build({"parallel_build": None, "world_size": 4})))
-    assert build.build.value("workers") == 4
-    assert "workers" not in planned(dump(of_build({"parallel_build": None})))[0].build.args
 
 
 @pytest.mark.parametrize("source", ["./ft/1-gpu", "/src/ft/1-gpu", "./ft", "ft/1-gpu/"])
@@ -250,55 +245,43 @@ def test_a_placeholder_is_no_token() -> None:
     assert "hf_token: ignored, it is a placeholder" in file.notes
 
 
-OTHERS = (
-    "model_dir ft_model_dir output_dir checkpoint_dir max_input_len max_output_len max_seq_len parallel_build"
-)
-WORDS = sorted({*BUILD_CHANGES, *CONVERT_CHANGES, *QUANTIZE_CHANGES, *OTHERS.split()})
-SCRIPTS = [
-    "build.py",
-    "hf_gpt_convert.py",
-    "convert_checkpoint.py",
-    "quantize.py",
-    "../llama/build.py",
-    "x.py",
+WORDS = sorted({*BUILD_CHANGES, *CONVERT_CHANGES, *QUANTIZE_CHANGES, "checkpoint_dir", "max_seq_len"})
+STEPS = ("convert_to_ft", "quantize", "build")
+PLACES = [
+    *((key,) for key in ("version", "model_id", "model_name", "example_name", "hf_token", "target", *STEPS)),
+    *((step, key) for step in STEPS for key in ("script", "executable", "output_dir", "args")),
+    *((step, "args", word) for step in STEPS for word in WORDS),
 ]
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
     st.sampled_from(["float16", "./ft", "./ft/1-gpu", MODEL, "enable", "disable", "0.5", "1" * 5000]),
+    st.sampled_from(["build.py", "hf_gpt_convert.py", "quantize.py", "../llama/build.py", "trtllm-build"]),
 )  # fmt: skip
 ANYTHING = st.recursive(SCALARS, lambda each: st.lists(each, max_size=3), max_leaves=4)
-STEP = st.fixed_dictionaries(
-    {},
-    optional={
-        "script": st.sampled_from(SCRIPTS) | ANYTHING,
-        "executable": st.sampled_from(["python", "trtllm-build"]) | ANYTHING,
-        "output_dir": st.sampled_from(["./ft", "./ft/1-gpu", "./e", MODEL]) | ANYTHING,
-        "args": st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=5), SCALARS, max_size=6) | ANYTHING,
-    },
-)
-STEP_OR_ANYTHING = st.one_of(STEP, ANYTHING)
-KEYS = st.dictionaries(st.text(max_size=6), ANYTHING, max_size=2)
-CONFIG = st.fixed_dictionaries(
-    {},
-    optional={
-        "version": st.sampled_from([None, 1, 2]) | ANYTHING,
-        "model_id": st.just("a/b") | ANYTHING,
-        "model_name": ANYTHING,
-        "example_name": st.sampled_from(["gpt", "llama"]) | ANYTHING,
-        "hf_token": ANYTHING,
-        "convert_to_ft": STEP_OR_ANYTHING,
-        "quantize": STEP_OR_ANYTHING,
-        "build": STEP_OR_ANYTHING,
-        "target": ANYTHING,
-    },
-)
+
+
+def put(config: dict[str, Any], place: tuple[str, ...], value: object) -> None:
+    *outer, last = place
+    for key in outer:
+        if not isinstance(config.get(key), dict):
+            config[key] = {}
+        config = config[key]
+    config[last] = value
 
 
 @settings(max_examples=400, deadline=None)
-@given(CONFIG, KEYS)
-def test_any_config_is_planned_or_refused_by_a_code(config: dict[str, Any], more: dict[str, Any]) -> None:
+@given(
+    st.sampled_from(sorted(old.ALL.values())),
+    st.lists(st.tuples(st.sampled_from(PLACES), ANYTHING), max_size=5),
+)
+def test_any_config_is_planned_or_refused_by_a_code(
+    text: str, changes: list[tuple[tuple[str, ...], object]]
+) -> None:
+    config = yaml.safe_load(text)
+    for place, value in changes:
+        put(config, place, value)
     try:
-        planned(dump({**more, **config}))
+        planned(dump(config))
     except CodedError as exc:
         assert exc.code.startswith("E12")
 
