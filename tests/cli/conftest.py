@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from runner.settings import ports as triton_ports
+from runner.settings.ports import free_ports
 
 
 @pytest.fixture
-def free_ports() -> list[int]:
-    """Eight ports that nothing listens on."""
-    return triton_ports.free_ports(8)
+def ports() -> dict[str, str]:
+    """Return the variables of a runner's ports, on which nothing listens."""
+    names = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
+    return dict(zip(names, map(str, free_ports(len(names))), strict=True))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ from cli.main import main
 from engine.machine.root import SOURCE_ROOT
 from errors.settings import InvalidSetting
 from runner.cog_server.launch import CogServer, environment
-from runner.settings.ports import Listener, free_ports
+from runner.settings.ports import Listener, check_ports_free, free_ports
 from tests.runner.paced_engine import make_tokenizer
+from tests.runner.tensorrt_llm_engine import make_compiled_model, write_engine_python
+from tests.standins.gpus import make_gpus, without_driver
 
 EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "paced" / "config.yaml"
 VARIABLES = ("PORT", "TRITON_HOST", "OPENAI_HOST", "COG_WEIGHTS", "ENGINE_DIR", "COG_TRITON_CONFIG")
@@ -203,6 +207,8 @@ _NEITHER = (
     "it is neither a build config (a YAML file or its URL) nor a model (OWNER/NAME on the Hugging Face Hub"
 )
 WRONG_ARGUMENTS = {
+    "inspect none.tar": "E1301 EngineNotFound: none.tar does not exist; give an engine.tar (path or URL)",
+    "serve loop.tar": "E1301 EngineNotFound: loop.tar does not exist; give an engine.tar (path or URL)",
     "inspect m.gguf": "E1301 EngineNotFound: m.gguf is no engine; for a model: `cog-triton plan m.gguf`.",
     "inspect a/b": "E1301 EngineNotFound: a/b is no engine; for a model: `cog-triton plan a/b`.",
     "inspect README": "it does not begin as a tar does, so it is no engine.tar; fetch it again",
@@ -223,11 +229,67 @@ def test_a_wrong_argument_is_told_what_the_command_takes(
     Path("m.gguf").write_bytes(b"GGUF")
     Path("README").write_text(1024 * "Read me.")
     Path("e.tar").symlink_to(tar)
+    Path("loop.tar").symlink_to("loop.tar")
     for command, told in WRONG_ARGUMENTS.items():
         assert main(command.split()) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert told in line
         assert ("leave out --engine" in line) == ("--engine" in command)
+
+
+def test_a_taken_port_is_named_with_its_variable(
+    tar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cli.serve.check_ports_free", check_ports_free)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", str(tar), "--port", str(port)]) == 2
+    assert capsys.readouterr().err.startswith(f"E1007 PortInUse: Port {port} for Cog's server")
+
+
+def test_a_dry_run_shows_the_steps_and_builds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", str(EXAMPLE), "--dry-run"]) == 0
+    assert any(line.endswith("pack engine.tar") for line in capsys.readouterr().out.splitlines())
+    assert {path.name for path in Path().iterdir()} <= {"cache"}
+
+
+def test_inspect_tells_the_manifest_verifies_and_finds_a_flipped_bit(
+    tar: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(tar), "--verify"]) == 0
+    shown = capsys.readouterr().out
+    assert "paced" in shown
+    assert "verified" in shown
+    assert main(["inspect", str(tar), "--json"]) == 0
+    manifest = json.loads(capsys.readouterr().out)
+    assert manifest["engine_kind"] == "paced"
+    assert "tokenizer.json" in manifest["files"]
+    data = bytearray(tar.read_bytes())
+    data[len(data) // 2] ^= 1
+    Path("flipped.tar").write_bytes(data)
+    assert main(["inspect", "flipped.tar", "--verify"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("E13")
+
+
+@without_driver
+def test_inspect_gpu_gives_the_runners_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tar = str(make_compiled_model(tmp_path / "model").tar)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("COG_TRITON_ENGINE_PYTHON", str(write_engine_python(tmp_path)))
+    make_gpus(tmp_path / "bin", sm=90, count=2, name="Stand-in", memory_mib=81559, free_mib=70_000)
+    assert main(["inspect", "--gpu", tar]) == 0
+    told = capsys.readouterr().out
+    assert "here        Stand-in, SM 90, 68.4 GiB of 79.6 GiB free; Stand-in" in told
+    assert "verdict     this machine can run it" in told
+    for count, said, error in ((1, "SM 86", "E1322"), (0, "no NVIDIA GPU", "E1323")):
+        make_gpus(tmp_path / "bin", count=count)
+        assert main(["inspect", "--gpu", tar]) == 2
+        printed = capsys.readouterr()
+        assert said in printed.out
+        assert printed.err.startswith(error)
 
 
 def test_a_host_of_another_machine_is_named() -> None:

@@ -30,12 +30,6 @@ def run_demo(environment: dict[str, str], cwd: Path) -> subprocess.CompletedProc
     )
 
 
-@pytest.fixture
-def ports(free_ports: list[int]) -> dict[str, str]:
-    names = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
-    return {name: str(port) for name, port in zip(names, free_ports, strict=False)}
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(engine_python() == sys.executable, reason="needs the engine environment (make setup)")

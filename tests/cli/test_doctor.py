@@ -21,15 +21,11 @@ from tests.standins.gpus import has_driver, make_gpus
 
 pytestmark = pytest.mark.servers
 
-PORTS = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
-
 
 @pytest.fixture(autouse=True)
-def ports(free_ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, port in zip(PORTS, free_ports, strict=False):
-        monkeypatch.setenv(name, str(port))
-    monkeypatch.setenv("TRITON_HOST", "127.0.0.1")
-    monkeypatch.setenv("OPENAI_HOST", "127.0.0.1")
+def listeners(ports: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**ports, "TRITON_HOST": "127.0.0.1", "OPENAI_HOST": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
 
 
 def verdicts(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:

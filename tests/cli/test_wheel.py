@@ -88,9 +88,9 @@ def test_its_extra_asks_for_what_the_engine_environment_has(wheel: Path) -> None
 @pytest.mark.servers
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_it_builds_and_serves_the_tiny_model(installed: Path, free_ports: list[int], tmp_path: Path) -> None:
+def test_it_builds_and_serves_the_tiny_model(installed: Path, ports: dict[str, str], tmp_path: Path) -> None:
     before = _files(installed)
-    output = _run(installed, free_ports, tmp_path, "demo")
+    output = _run(installed, ports, tmp_path, "demo")
     assert "status: succeeded" in output
     assert re.search(r"\d+ tokens, \d+ tokens/s", output)
     assert '"chat.completion"' in output
@@ -102,19 +102,17 @@ def test_it_builds_and_serves_the_tiny_model(installed: Path, free_ports: list[i
 @pytest.mark.long
 @pytest.mark.servers
 @pytest.mark.timeout(600)
-def test_it_measures_each_layer(installed: Path, free_ports: list[int], tmp_path: Path) -> None:
-    output = _run(installed, free_ports, tmp_path, "doctor", "--perf")
+def test_it_measures_each_layer(installed: Path, ports: dict[str, str], tmp_path: Path) -> None:
+    output = _run(installed, ports, tmp_path, "doctor", "--perf")
     assert "All checks passed." in output
     assert re.search(r"^\| API server, events +\| +\d", output, re.MULTILINE)
     assert "Slowest: " in output
 
 
-def _run(installed: Path, free_ports: list[int], folder: Path, *arguments: str) -> str:
+def _run(installed: Path, ports: dict[str, str], folder: Path, *arguments: str) -> str:
     """Run the command in ``folder``; return what it prints."""
     unset = (ENGINE_PYTHON_VARIABLE, "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if name not in unset}
-    names = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
-    ports = {name: str(port) for name, port in zip(names, free_ports, strict=False)}
     places = {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
     done = subprocess.run(
         [installed / "bin" / "cog-triton", *arguments],

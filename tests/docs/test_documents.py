@@ -13,6 +13,7 @@ from pathlib import Path
 
 from engine.machine.root import SOURCE_ROOT
 from perf.__main__ import COMMANDS
+from tests.docs.blocks import blocks_of
 
 WIDTH = 120
 STRUCTURES = SOURCE_ROOT / "docs" / "structures.md"
@@ -47,18 +48,12 @@ _TOP = {
 }
 """Top-level entries of the repository, without folders that a run makes."""
 
-_CODE = re.compile(r"^```.*?^```$|(?:^ {4}.*\n)+", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"python3? -m ([a-z_][\w.]*)")
 _SCRIPT = re.compile(r"python[\d.]* ([\w./-]+\.py)\b")
 _MAKE = re.compile(r"^(?: {4}|`)make ([a-z][a-z-]*)|`make ([a-z][a-z-]*)", re.MULTILINE)
 _NOT_OURS = ("cog", "pip", "http", "vllm", "venv")
-
-
-def code_of(text: str) -> list[str]:
-    """Return the blocks of code, fenced or indented by four spaces after an empty line."""
-    return [match[0] for match in _CODE.finditer(text)]
 
 
 def anchors(document: Path) -> set[str]:
@@ -68,13 +63,13 @@ def anchors(document: Path) -> set[str]:
 
 
 def faults(document: Path) -> Iterator[str]:
-    text = document.read_text()
+    text, code = document.read_text(), [block.text for block in blocks_of(document)]
     lines = enumerate(text.splitlines(), start=1)
     yield from (f"line {number}" for number, line in lines if len(line) > WIDTH and not line.startswith("|"))
     yield from (f"link {link}" for link in dead_links(document))
-    yield from (f"path {path}" for path in sorted(set(dead_paths(text))))
+    yield from (f"path {path}" for path in sorted(set(dead_paths(text, code))))
     yield from (f"command {name}" for name in sorted(dead_commands(text)))
-    yield from (f"request {command}" for command in requests(code_of(text)) if not is_json(command))
+    yield from (f"request {command}" for command in requests(code) if not is_json(command))
     yield from (f"word {match[0]}" for match in PRIVATE_WORDS.finditer(text))
 
 
@@ -124,9 +119,9 @@ def dead_links(document: Path) -> Iterator[str]:
             yield link
 
 
-def dead_paths(text: str) -> Iterator[str]:
+def dead_paths(text: str, code: list[str]) -> Iterator[str]:
     """Paths in backticks and in commands that begin with a folder of this tree, and names of modules."""
-    for span in [*_SPAN.findall(text), *_SCRIPT.findall("\n".join(code_of(text)))]:
+    for span in [*_SPAN.findall(text), *_SCRIPT.findall("\n".join(code))]:
         for word in re.findall(r"[\w./*-]+", span):
             path = word.rstrip("/.").removesuffix("/*")
             if path in NOT_IN_THE_TREE:

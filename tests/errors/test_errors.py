@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import errors
 from errors import BY_CODE, find_in_text, markdown_table
 from errors.coded_error import CodedError
-from errors.requests import InvalidTensor, PromptTooLong
+from errors.requests import PromptTooLong
 from errors.settings import InvalidSetting
 from errors.wire import WireError
 
@@ -45,8 +45,6 @@ PUBLISHED = {
     "E2104 TritonMalformedEvent": "Triton returned malformed event (no output_ids or error key)",
 }
 """What callers of cog-triton have been reading since 2024."""
-
-SUBCATEGORIES = {"10", "11", "12", "13", "14", "15", "16", "17", "21", "22", "23", "24", "25", "26"}
 
 
 def test_published_codes_keep_their_name_and_sentence() -> None:
@@ -80,7 +78,6 @@ def test_every_error_says_something_and_is_found_again_in_another_process_text(
     error: type[CodedError],
 ) -> None:
     assert re.fullmatch(r"E[12]\d{3}", error.code)
-    assert error.code[1:3] in SUBCATEGORIES
     assert error.summary
     assert "|" not in error.summary, "it would break the table"
     raised = raised_with_numbers(error)
@@ -100,20 +97,7 @@ def test_any_value_may_stand_in_an_error(name: str, value: str) -> None:
     error = InvalidSetting(name=name, expected="{braces}", value=value)
     assert repr(value) in error.sentence
     assert str(find_in_text(str(error))) == str(error)
-
-
-def test_a_text_without_a_code_of_ours_holds_no_error() -> None:
-    assert find_in_text("") is None
-    assert find_in_text("E2100") is None
-    assert find_in_text("E1999 Nobody: knows this") is None
-
-
-def test_facts_of_an_error_need_not_be_parsed() -> None:
-    error = PromptTooLong(prompt_tokens=120, max_input_tokens=100)
-    assert error.facts == {"prompt_tokens": 120, "max_input_tokens": 100, "excess_tokens": 20}
-    assert "(120)" in error.sentence
-    assert "(100)" in error.sentence
-    assert InvalidTensor(name="top_p", expected="at most 1", value=2.0).facts["name"] == "top_p"
+    assert find_in_text(f"{value} E1999 Nobody: knows this, nor what E2100 is") is None
 
 
 def test_the_table_has_one_row_for_each_code_in_order() -> None:

@@ -18,27 +18,19 @@ from scripts import machine
 @pytest.mark.parametrize(
     ("system", "libc", "lacks"),
     [
-        (("Linux", "x86_64"), ("glibc", "2.35"), ""),
-        (
-            ("Linux", "x86_64"),
-            ("glibc", "2.4"),
-            "glibc 2.35 or newer was not found; this system has 2.4: use ",
-        ),
-        (
-            ("Linux", "x86_64"),
-            ("musl", "1.2.5"),
-            "glibc 2.35 or newer was not found; this system has another C",
-        ),
-        (("Linux", "aarch64"), ("glibc", "2.36"), "Linux on x86_64 was not found; this is Linux on aarch64"),
-        (("Darwin", "x86_64"), ("", ""), "Linux on x86_64 was not found; this is Darwin on x86_64"),
+        ("Linux x86_64", "glibc 2.35", ""),
+        ("Linux x86_64", "glibc 2.4", "glibc 2.35 or newer was not found; this system has 2.4: use "),
+        ("Linux x86_64", "musl 1.2.5", "glibc 2.35 or newer was not found; this system has another C"),
+        ("Linux aarch64", "glibc 2.36", "Linux on x86_64 was not found; this is Linux on aarch64"),
+        ("Darwin x86_64", "none 0", "Linux on x86_64 was not found; this is Darwin on x86_64"),
     ],
 )
 def test_a_system_without_triton_is_told_which_one_has_it(
-    system: tuple[str, str], libc: tuple[str, str], lacks: str, monkeypatch: pytest.MonkeyPatch
+    system: str, libc: str, lacks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(platform, "system", lambda: system[0])
-    monkeypatch.setattr(platform, "machine", lambda: system[1])
-    monkeypatch.setattr(platform, "libc_ver", lambda: libc)
+    monkeypatch.setattr(platform, "system", lambda: system.split()[0])
+    monkeypatch.setattr(platform, "machine", lambda: system.split()[1])
+    monkeypatch.setattr(platform, "libc_ver", lambda: tuple(libc.split()))
     monkeypatch.setattr(machine, "libpython_dir", lambda version: Path("/usr/lib"))
     assert [lacks in str(each) for each in machine.missing()] == [True] * bool(lacks)
 
@@ -81,18 +73,12 @@ def test_a_driver_that_is_there_means_a_gpu(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        (
-            (),
-            "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 with its module venv was not found; install",
-        ),
-        (
-            ("PYTHON=python3.11",),
-            "E1006 InvalidSetting: PYTHON must be the command of a Python 3.10, 3.11 or 3.12",
-        ),
+        ([], "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 with its module venv was not found"),
+        (["PYTHON=python3.11"], "E1006 InvalidSetting: PYTHON must be the command of a Python 3.10"),
     ],
 )
 def test_without_a_python_that_can_be_used_make_says_what_to_install(
-    setting: tuple[str, ...], message: str, tmp_path: Path
+    setting: list[str], message: str, tmp_path: Path
 ) -> None:
     for name in ("python3", "python3.11"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")

@@ -43,23 +43,13 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        (("-m", "cli", "plan"), "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 (this is 3."),
-        (("scripts/test_perf.py",), "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 (this is 3."),
-        (
-            ("scripts/setup_environment.py",),
-            "E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 (this is 3.",
-        ),
-    ],
-)
+@pytest.mark.parametrize("command", ["-m cli plan", "scripts/test_perf.py", "scripts/setup_environment.py"])
 def test_a_command_tells_in_one_sentence_what_is_missing(
-    old_python: str, checkout: Path, command: tuple[str, ...], sentence: str
+    old_python: str, checkout: Path, command: str
 ) -> None:
-    done = subprocess.run([old_python, *command], cwd=checkout, capture_output=True, text=True)
+    done = subprocess.run([old_python, *command.split()], cwd=checkout, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith(sentence)
+    assert done.stderr.startswith("E1008 MissingRequirement: Python 3.10, 3.11 or 3.12 (this is 3.")
     assert done.stderr.count("\n") == 1
 
 
