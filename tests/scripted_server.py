@@ -26,7 +26,7 @@ class Asked:
     method: str
     path: str
     headers: dict[str, str]
-    """By names in lower case."""
+    """Values by name in lower case."""
     body: bytes
     connection: socket.socket
 

@@ -60,9 +60,6 @@ class CogServer(launch.CogServer):
         answer: dict[str, Any] = response.json()
         return answer
 
-    def close(self) -> None:
-        self.stop()
-
     def is_ready(self) -> bool:
         """Right after an answer it may still be BUSY for a moment."""
         self.wait_ready(START_TIMEOUT_S)

@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from typing_extensions import Self
+
 from tests.scripted_server import Asked, ScriptedServer, Write, head
 
 
@@ -61,7 +63,10 @@ class HubServer:
         self._servers = [ScriptedServer(self._answer) for _ in range(2)]
         self.url, self.cdn_url = (server.url for server in self._servers)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
         for server in self._servers:
             server.close()
 

@@ -49,9 +49,8 @@ def search_path(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[HubServer]:
-    server = HubServer()
-    yield server
-    server.close()
+    with HubServer() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +69,8 @@ def server(folder: Path, hub: HubServer) -> Iterator[CogServer]:
         "PATH": search_path(folder),
         "TMPDIR": str(folder),
     }
-    cog = CogServer(folder, variables)
-    yield cog
-    cog.close()
+    with CogServer(folder, variables) as cog:
+        yield cog
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ class Uploads:
         self.redirects = 0
 
     def answer(self, asked: Asked, write: Write) -> bool:
-        status, location = self.status, self.location
+        status, location = self.status if asked.method == "PUT" else 405, self.location
         if self.redirects:
             self.redirects -= 1
             status, location = 307, f"/moved{asked.path}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,7 +13,7 @@ import pytest
 from cli.registry.client import Registry
 from cli.registry.image_reference import ImageReference, parse_reference
 from errors.image import ImageNotFound, RegistryAccessDenied, RegistryFailed
-from tests.scripted_server import Asked, ScriptedServer
+from tests.scripted_server import Asked, ScriptedServer, Write, head
 
 BLOB = json.dumps({"architecture": "amd64"}).encode()
 DIGEST = f"sha256:{hashlib.sha256(BLOB).hexdigest()}"
@@ -36,36 +36,36 @@ class RegistryStandIn:
         self.servers = [ScriptedServer(self._answer) for _ in range(2)]
         self.host, self.storage = (server.url.removeprefix("http://") for server in self.servers)
 
-    def _answer(self, asked: Asked, write: Callable[[bytes], None]) -> bool:
+    def _answer(self, asked: Asked, write: Write) -> bool:
         authorization = asked.headers.get("authorization")
         self.requests.append((asked.method, asked.path, authorization))
         status, body, header = self._response(asked, authorization)
-        length = f"Content-Length: {len(body)}"
-        head = "\r\n".join([f"HTTP/1.1 {status} -", length, *header, "", ""]).encode()
-        write(head if asked.method == "HEAD" else head + body)
+        write(head(status, {"Content-Length": len(body), **header}))
+        write(b"" if asked.method == "HEAD" else body)
         return True
 
-    def _response(self, asked: Asked, authorization: str | None) -> tuple[int, bytes, list[str]]:
+    def _response(self, asked: Asked, authorization: str | None) -> tuple[int, bytes, dict[str, str]]:
         parts = urlsplit(asked.path)
         if parts.path == "/token":
-            return 200, b'{"token": "t0ken"}', []
+            return 200, b'{"token": "t0ken"}', {}
         if asked.headers["host"] == self.storage:
-            return 200, self.blob, []
+            return 200, self.blob, {}
         if authorization != "Bearer t0ken":
             realm = f'Bearer realm="http://{self.host}/token?a=b",service="stand-in"'
-            return 401, b"", [f"WWW-Authenticate: {realm}"]
+            return 401, b"", {"WWW-Authenticate": realm}
         if self.status != 200:
-            return self.status, b"", []
+            return self.status, b"", {}
         if asked.method == "POST":
-            return (201, b"", []) if "mount" in parts.query else (202, b"", ["Location: /uploads/1?state=s"])
+            is_mounted = "mount" in parts.query
+            return 201 if is_mounted else 202, b"", {} if is_mounted else {"Location": "/uploads/1?state=s"}
         if asked.method == "PUT":
             self.stored[asked.path] = asked.body
-            return 201, b"", []
+            return 201, b"", {}
         if "/blobs/" in asked.path and asked.method == "GET":
-            return 307, b"", [f"Location: http://{self.storage}/blob?signature=s3cret"]
+            return 307, b"", {"Location": f"http://{self.storage}/blob?signature=s3cret"}
         if asked.path.endswith("/manifests/there"):
-            return 200, b'{"layers": []}', ["Content-Type: application/x"]
-        return 404, b"", []
+            return 200, b'{"layers": []}', {"Content-Type": "application/x"}
+        return 404, b"", {}
 
 
 @pytest.fixture

@@ -66,29 +66,25 @@ def files() -> Iterator[Files]:
 
 @pytest.fixture
 def hub() -> Iterator[HubServer]:
-    server = HubServer()
-    yield server
-    server.close()
+    with HubServer() as server:
+        yield server
 
 
 @pytest.fixture
 def builder(tmp_path: Path, hub: HubServer, files: Files) -> Iterator[CogServer]:
     folder = tmp_path / "src"
     folder.mkdir()
-    server = CogServer(
-        folder,
-        {
-            "HF_ENDPOINT": hub.url,
-            "HF_HOME": str(folder / "hf"),
-            "COG_TRITON_CACHE": str(folder / "cache"),
-            "TMPDIR": str(folder),
-            "HF_TOKEN": IN_ENVIRONMENT,
-            "AWS_SECRET_ACCESS_KEY": CLOUD_KEY,
-            "COG_UPLOAD_URL": files.secret_url("/put"),
-        },
-    )
-    yield server
-    server.close()
+    variables = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(folder / "hf"),
+        "COG_TRITON_CACHE": str(folder / "cache"),
+        "TMPDIR": str(folder),
+        "HF_TOKEN": IN_ENVIRONMENT,
+        "AWS_SECRET_ACCESS_KEY": CLOUD_KEY,
+        "COG_UPLOAD_URL": files.secret_url("/put"),
+    }
+    with CogServer(folder, variables) as server:
+        yield server
 
 
 def pickled_weights(folder: Path) -> bytes:

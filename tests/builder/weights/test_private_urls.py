@@ -32,9 +32,8 @@ def inner() -> Iterator[TarServer]:
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
     """Provide a builder as it is delivered: nothing allowed."""
     folder = tmp_path_factory.mktemp("strict")
-    server = CogServer(folder, {ALLOW_VARIABLE: "", "COG_TRITON_CACHE": str(folder / "cache")})
-    yield server
-    server.close()
+    with CogServer(folder, {ALLOW_VARIABLE: "", "COG_TRITON_CACHE": str(folder / "cache")}) as server:
+        yield server
 
 
 def _data(keys: dict[str, object], *, is_base64: bool) -> str:

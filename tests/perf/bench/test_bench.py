@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.cache.store import open_engine
+from engine.machine.processes import descendants
 from perf.bench.capacity import capacity
 from perf.bench.floor import floor, record
 from perf.bench.row import Row, budget_table
@@ -54,20 +55,15 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
     assert re.search(r"Slowest: .+\. Most CPU of the whole stack: .+, \d+% of the server's\.", done.stdout)
 
 
-def children(pid: int) -> list[int]:
-    """Return the children of all its threads."""
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for each in lists for child in each.read_text().split()]
-
-
 @pytest.mark.servers
 def test_a_terminated_bench_stops_the_servers_that_it_started() -> None:
     command = [sys.executable, "-m", "perf", "bench", "--short"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
-        (server,) = wait_until(lambda: [pid for pid in children(bench.pid) if children(pid)])
+        wait_until(lambda: len(descendants(bench.pid)) > 1)
+        started = descendants(bench.pid)
         bench.terminate()
         assert bench.wait(60) == 130
-    assert not is_running(server)
+    assert not any(map(is_running, started))
 
 
 def test_cpu_time_is_that_of_the_session() -> None:
