@@ -16,23 +16,15 @@ class City(BaseModel):
     is_large: bool
 
 
-@pytest.fixture(scope="module")
-def chat(runner: Runner) -> ChatOpenAI:
-    return ChatOpenAI(
+def test_structured_output_and_a_forced_tools_arguments_are_of_the_class(runner: Runner) -> None:
+    chat = ChatOpenAI(
         base_url=f"{runner.openai_url}/v1",
         api_key="none",
         model=runner.model(),
         temperature=0,
         max_tokens=300,
-        stream_usage=True,
     )
-
-
-def test_structured_output_is_an_object_of_the_class(chat: ChatOpenAI) -> None:
     assert isinstance(chat.with_structured_output(City).invoke("Name a city."), City)
-
-
-def test_a_forced_tool_is_called_with_arguments_of_its_class(chat: ChatOpenAI) -> None:
     one = chat.bind_tools([City], tool_choice="City", strict=True, parallel_tool_calls=False)
     (call,) = one.invoke("Name a city.").tool_calls
     assert City(**call["args"])

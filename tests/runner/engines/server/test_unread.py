@@ -22,30 +22,20 @@ WORDS = WireError.of(EngineFailed(engine_kind="paced", reason="x" * 3000))
 REQUEST = Request(1, Submit(1, [1], 1), cast(ClientConnection, None), Stream(lambda tokens, end: None))
 
 
-def tokens(connection: ClientConnection) -> None:
-    connection.respond(REQUEST, [1 << 30] * 1000, [], None)
+Answer = Callable[[ClientConnection], None]
+TOP = [(1 << 30, -1.5)] * 20
+ANSWERS: dict[str, Answer] = {
+    "tokens": lambda client: client.respond(REQUEST, [1 << 30] * 1000, [], None),
+    "log probabilities": lambda client: client.respond(REQUEST, [], [TokenLogProb(-1.5, TOP)] * 10, None),
+    "beams": lambda client: client.respond(REQUEST, [], [], Finished(1, "end", [[1 << 30] * 100] * 10)),
+    "failures": lambda client: client.respond(REQUEST, [], [], Failed(1, WORDS)),
+    "statistics": lambda client: client.send(Statistics(0, 0, counts=[0.5] * 500)),
+}
 
 
-def log_probs(connection: ClientConnection) -> None:
-    top = [(1 << 30, -1.5)] * 20
-    connection.respond(REQUEST, [], [TokenLogProb(-1.5, top)] * 10, None)
-
-
-def beams(connection: ClientConnection) -> None:
-    connection.respond(REQUEST, [], [], Finished(1, "end", [[1 << 30] * 100] * 10))
-
-
-def failures(connection: ClientConnection) -> None:
-    connection.respond(REQUEST, [], [], Failed(1, WORDS))
-
-
-def statistics(connection: ClientConnection) -> None:
-    connection.send(Statistics(0, 0, counts=[0.5] * 500))
-
-
-@pytest.mark.parametrize("answer", [tokens, log_probs, beams, failures, statistics])
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_a_client_that_leaves_too_much_unread_is_disconnected(
-    monkeypatch: pytest.MonkeyPatch, answer: Callable[[ClientConnection], None]
+    monkeypatch: pytest.MonkeyPatch, answer: Answer
 ) -> None:
     monkeypatch.setattr(clients, "_MAX_UNREAD_BYTES", KEPT_BYTES)
     ours, theirs = socket.socketpair()

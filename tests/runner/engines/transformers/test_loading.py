@@ -58,8 +58,6 @@ def test_a_cpu_computes_in_float32_unless_told_otherwise(directory: Path, dtype:
     ("name", "value"),
     [
         ("max_batch_size", "0"),
-        ("max_batch_size", "many"),
-        ("max_batch_size", "-3"),
         ("max_tokens_in_paged_kv_cache", "1.5"),
         ("dtype", "int8"),
         ("device", "tpu"),
