@@ -39,7 +39,7 @@ _DECIDED = _by_name(
         "the model's files tell whether it generates or embeds": "runner convert pooler_config",
         "the engine slot sets it": (
             "served_model_name tokens_only enable_prompt_embeds io_processor_plugin disable_log_stats "
-            "scheduler_cls enable_log_requests aggregate_engine_logging"
+            "scheduler_cls enable_log_requests aggregate_engine_logging per_request_spec_decode_metrics"
         ),
         "use the key hf_token of the build config, which is kept secret": "hf_token",
         "the build config has a key of this name": "trust_remote_code",
@@ -55,7 +55,7 @@ _WITHOUT_EFFECT = _by_name(
         "nothing changes the number of GPUs of an engine": "elastic_ep_max_dp_size enable_elastic_ep",
         "run one runner for each replica": "dp_sync_interval enable_fault_tolerance fault_tolerance_config",
         "no response has the experts": "aux_output_config enable_return_routed_experts",
-        "no response has it": "per_request_spec_decode_metrics return_sampling_mask",
+        "no response has it": "return_sampling_mask",
         "no request can give the tokens to replay": "enable_trace_replay",
         "no request asks for a watermark": "watermark_config",
         "nothing classifies": "max_lora_cls_labels",

@@ -92,6 +92,12 @@ class Generations:
         return sum(each.reasoning_token_count for each in self._all)
 
     @property
+    def drafted(self) -> tuple[int, int] | None:
+        """Numbers of draft tokens that were accepted and rejected; None if the engine does not know."""
+        known = [each.drafted for each in self._all if each.drafted is not None]
+        return (sum(each[0] for each in known), sum(each[1] for each in known)) if known else None
+
+    @property
     def are_over(self) -> bool:
         return all(each.is_over for each in self._all)
 

@@ -61,8 +61,9 @@ class SocketSink:
         reason: messages.FinishReason,
         sequences: list[list[int]] | None = None,
         embedding: bytes | None = None,
+        drafted: tuple[int, int] | None = None,
     ) -> None:
-        self._sender.send(messages.Finished(request_id, reason, sequences, embedding))
+        self._sender.send(messages.Finished(request_id, reason, sequences, embedding, None, drafted))
 
     def failed(self, request_id: int, error: Exception) -> None:
         coded = as_coded(error, EngineFailed, self._engine_kind)

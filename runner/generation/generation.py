@@ -105,6 +105,8 @@ class Generation:
         self.output_token_count = 0
         self.cached_token_count: int | None = None
         """Number of input tokens that the engine did not compute; None: it does not know."""
+        self.drafted: tuple[int, int] | None = None
+        """Numbers of draft tokens that were accepted and rejected; None: not known."""
         self.finish_reason: FinishReason | None = None
         self.embedding: bytes | None = None
         """Result of a request that embeds: see ``Finished``."""
@@ -247,7 +249,7 @@ class Generation:
         if output.cached_tokens is not None:
             self.cached_token_count = output.cached_tokens
         if reason is not None:
-            self.embedding = output.embedding
+            self.embedding, self.drafted = output.embedding, output.drafted
             self.budget.received_last(output.times_s, arrived_s)
         if tokens:
             self._meter.received(len(tokens), arrived_s)

@@ -126,6 +126,13 @@ ENDED = Metric(
 )
 CANCELLED = Metric("cog_triton_slot_cancel_requests_total", "counter", "Cancellations sent to the engine")
 TOKENS = Metric("cog_triton_slot_tokens_total", "counter", "Output tokens received from the engine")
+DRAFT_TOKENS = Metric(
+    "cog_triton_slot_draft_tokens_total",
+    "counter",
+    "Draft tokens of speculative decoding, by outcome, of requests that the engine itself ended",
+    ("outcome",),
+    (("accepted",), ("rejected",)),
+)
 RESTARTS = Metric(
     "cog_triton_engine_restarts_total", "counter", "Restarts of the engine server after it died"
 )
@@ -182,7 +189,7 @@ _ITERATION_METRICS = tuple(
     for (name, meaning, label), figures in _ITERATION.items()
 )
 ENGINE_METRICS = (
-    *(SUBMITTED, ENDED, CANCELLED, TOKENS, RESTARTS),
+    *(SUBMITTED, ENDED, CANCELLED, TOKENS, DRAFT_TOKENS, RESTARTS),
     *(RUNNING, ENGINE_ACTIVE, QUEUED, CACHE_USED, ENGINE_PHASE_TIMES, *_ITERATION_METRICS),
 )
 """Metrics that the engine server counts."""

@@ -17,7 +17,7 @@ import torch
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.executor import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.worker.worker_base import CompilationTimes
 
 STEP_S_VARIABLE = "STANDIN_STEP_S"
@@ -90,6 +90,13 @@ class StandInExecutor(Executor):  # type: ignore[misc]
         self._has_weights = True
         self._adapters.clear()
 
+    def _take_draft_token_ids(self) -> DraftTokenIds | None:
+        """Draft two tokens for each request, of which the first is right."""
+        if self.vllm_config.speculative_config is None:
+            return None
+        drafts = [[(last + 1) % self._vocab_size, last] for last in self._last.values()]
+        return DraftTokenIds(list(self._last), drafts)
+
     def _compile_or_warm_up_model(self) -> CompilationTimes:
         return CompilationTimes(language_model=0.0, encoder=0.0)
 
@@ -126,8 +133,15 @@ class StandInExecutor(Executor):  # type: ignore[misc]
                 continue
             last = self._last.get(request_id, self._prompts[request_id][-1])
             step = self._steps.get(request_id, 1) if self._has_weights else 0
-            self._last[request_id] = (last + step) % self._vocab_size
-            sampled.append([self._last[request_id]])
+            tokens: list[int] = []
+            # After each draft token that is right, one more token is known.
+            for draft in [*scheduled.scheduled_spec_decode_tokens.get(request_id, []), None]:
+                last = (last + step) % self._vocab_size
+                tokens.append(last)
+                if draft != last:
+                    break
+            self._last[request_id] = last
+            sampled.append(tokens)
         ids = list(scheduled.num_scheduled_tokens)
         return ModelRunnerOutput(
             req_ids=ids,

@@ -7,7 +7,10 @@ import msgspec
 
 
 class OutputTokens(msgspec.Struct):
-    reasoning_tokens: int
+    reasoning_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    accepted_prediction_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    """Draft tokens of speculative decoding, also the next one."""
+    rejected_prediction_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class InputTokens(msgspec.Struct):

@@ -101,6 +101,8 @@ def _usage(generations: Generations) -> Usage:
     usage = Usage(prompt_tokens, output_tokens, prompt_tokens + output_tokens)
     if (cached_tokens := generations.cached_tokens) is not None:
         usage.prompt_tokens_details = InputTokens(cached_tokens)
-    if (reasoning_tokens := generations.reasoning_tokens) is not None:
-        usage.completion_tokens_details = OutputTokens(reasoning_tokens)
+    reasoning_tokens, drafted = generations.reasoning_tokens, generations.drafted
+    if reasoning_tokens is not None or drafted is not None:
+        known = msgspec.UNSET if reasoning_tokens is None else reasoning_tokens
+        usage.completion_tokens_details = OutputTokens(known, *(drafted or ()))
     return usage

@@ -35,10 +35,11 @@ class Sink(Protocol):
         reason: FinishReason,
         sequences: list[list[int]] | None = None,
         embedding: bytes | None = None,
+        drafted: tuple[int, int] | None = None,
     ) -> None:
         """End a request that holds nothing any more. Called exactly once, unless ``failed`` is.
 
-        ``sequences``: outputs of a beam search, which has no ``tokens``. ``embedding``: see ``Finished``.
+        ``sequences``: outputs of a beam search, which has no ``tokens``. The others: see ``Finished``.
         """
 
     def failed(self, request_id: int, error: Exception) -> None:

@@ -259,6 +259,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Embedding as little-endian 32-bit floats."""
     times_s: tuple[float, float] | None = None
     """Times when the engine server received the request, and its last token, by ``perf_counter``."""
+    drafted: tuple[int, int] | None = None
+    """Numbers of draft tokens of speculative decoding that were accepted and rejected; None: not known."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -293,7 +295,8 @@ class Output(msgspec.Struct, eq=False):
     finish_reason: FinishReason | None = None
     """Reason in the last output."""
     times_s: tuple[float, float] | None = None
-    """Times, and the embedding: see ``Finished``."""
+    """Times, the embedding and the draft tokens: see ``Finished``."""
+    drafted: tuple[int, int] | None = None
     cached_tokens: int | None = None
     """Count in one output of a request: see ``Cached``."""
     embedding: bytes | None = None

@@ -85,6 +85,7 @@ class ReceivedStream:
         self.output.finish_reason = message.reason
         self.output.times_s = message.times_s
         self.output.embedding = message.embedding
+        self.output.drafted = message.drafted
         self.is_ended = True
         if not self.has_output:
             self.has_output = True

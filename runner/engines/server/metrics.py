@@ -46,6 +46,11 @@ class EngineMetrics:
         """Count output tokens. Called from the engine's thread alone."""
         self._meter.add(metrics.TOKENS, num_tokens)
 
+    def drafted(self, accepted: int, rejected: int) -> None:
+        """Count draft tokens of speculative decoding. Called from the engine's thread alone."""
+        self._meter.add(metrics.DRAFT_TOKENS, accepted, "accepted")
+        self._meter.add(metrics.DRAFT_TOKENS, rejected, "rejected")
+
     def ended(self, end: End) -> None:
         with self._lock:
             self._meter.add(metrics.ENDED, 1, end if isinstance(end, str) else "error")

@@ -77,6 +77,7 @@ class Request:
     sequences: list[list[int]] | None = None
     """Results of a beam search, set before its end."""
     embedding: bytes | None = None
+    drafted: tuple[int, int] | None = None
 
 
 class Requests:
@@ -176,6 +177,7 @@ class Requests:
         reason: FinishReason,
         sequences: list[list[int]] | None = None,
         embedding: bytes | None = None,
+        drafted: tuple[int, int] | None = None,
     ) -> None:
         request = self._running.get(request_id)
         if sequences is not None and request is not None:
@@ -183,6 +185,9 @@ class Requests:
             request.sequences = sequences
         if embedding is not None and request is not None:
             request.embedding = embedding
+        if drafted is not None and request is not None:
+            self._metrics.drafted(*drafted)
+            request.drafted = drafted
         self._end(request_id, reason)
 
     def failed(self, request_id: int, error: Exception) -> None:
@@ -256,7 +261,8 @@ class Requests:
             message = Failed(client_id, WireError.of(end))
         elif end is not None:
             times_s = (request.arrival_s, request.last_token_s) if request.submit.returns_times else None
-            message = Finished(client_id, end, request.sequences, request.embedding, times_s)
+            results = request.sequences, request.embedding
+            message = Finished(client_id, end, *results, times_s, request.drafted)
         request.client.respond(request, tokens, log_probs, message)
         self._answered.add(request.client)
         if isinstance(end, CodedError) and not self._is_broken:

@@ -83,6 +83,8 @@ def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> Vl
                 seq_pooling_type=_POOLING_TYPES[pooling.mode], use_activation=pooling.is_normalized
             )
             arguments = {**arguments, "runner": "pooling", "pooler_config": pooler}
+        if arguments.get("speculative_config"):
+            arguments = {**arguments, "per_request_spec_decode_metrics": "summary"}
         # The context decides the defaults of max_num_batched_tokens and max_num_seqs: those of `vllm serve`.
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
     # vLLM raises ValueError, AssertionError, pydantic's and many other errors.

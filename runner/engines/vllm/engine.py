@@ -35,6 +35,7 @@ from runner.engines.vllm.request import (
     Running,
     check_limits,
     core_request,
+    drafted_tokens,
     structured_outputs,
     token_log_probs,
 )
@@ -245,7 +246,7 @@ class VllmEngine:
             reason_given = str(output.finish_reason) if error is None else error.message
             self._fail(output.request_id, VllmRequestFailed(reason=reason_given))
         else:
-            self._finish(output.request_id, reason)
+            self._finish(output.request_id, reason, drafted=drafted_tokens(output))
 
     # Cancelled requests, and stop words
 
@@ -282,10 +283,16 @@ class VllmEngine:
     def _died(self, error: Exception) -> VllmEngineDied:
         return VllmEngineDied(reason=self._client.death_reason(error))
 
-    def _finish(self, key: str, reason: FinishReason, embedding: bytes | None = None) -> None:
+    def _finish(
+        self,
+        key: str,
+        reason: FinishReason,
+        embedding: bytes | None = None,
+        drafted: tuple[int, int] | None = None,
+    ) -> None:
         request = self._running.pop(key, None)
         if request is not None:
-            self._sink.finished(request.request_id, reason, embedding=embedding)
+            self._sink.finished(request.request_id, reason, embedding=embedding, drafted=drafted)
 
     def _fail(self, key: str, error: CodedError) -> None:
         request = self._running.pop(key, None)

@@ -48,7 +48,8 @@ USES = {
         "model skip_tokenizer_init generation_config disable_log_stats max_num_seqs dtype runner "
         "pooler_config gpu_memory_utilization tensor_parallel_size scheduling_policy "
         "create_engine_config(usage_context) "
-        "enable_lora max_loras max_cpu_loras max_lora_rank enable_sleep_mode"
+        "enable_lora max_loras max_cpu_loras max_lora_rank enable_sleep_mode "
+        "speculative_config per_request_spec_decode_metrics"
     ),
     "vllm.config.LoRAConfig": "max_loras max_cpu_loras max_lora_rank",
     "vllm.config.PoolerConfig": "seq_pooling_type use_activation",
@@ -71,7 +72,8 @@ USES = {
     "vllm.v1.core.sched.async_scheduler.AsyncScheduler": _SCHEDULER,
     "vllm.v1.core.sched.scheduler.Scheduler": _SCHEDULER,
     "vllm.v1.engine.EngineCoreOutput": (
-        "request_id new_token_ids new_logprobs pooling_output finish_reason stop_reason prefill_stats error"
+        "request_id new_token_ids new_logprobs pooling_output finish_reason stop_reason prefill_stats error "
+        "spec_decode_metrics"
     ),
     "vllm.v1.engine.EngineCoreOutputs": "outputs scheduler_stats",
     "vllm.v1.engine.EngineCoreRequest": (
@@ -87,6 +89,7 @@ USES = {
     "vllm.v1.engine.utils": "get_mp_context()",
     "vllm.v1.executor.Executor": "get_class(vllm_config)",
     "vllm.v1.metrics.stats.PrefillStats": "num_cached_tokens",
+    "vllm.v1.metrics.stats.RequestSpecDecodeMetrics": "histogram num_draft_tokens",
     "vllm.v1.metrics.stats.SchedulerStats": "num_running_reqs num_waiting_reqs kv_cache_usage",
     "vllm.v1.outputs.LogprobsLists": "logprob_token_ids logprobs",
 }

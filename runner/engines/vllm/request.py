@@ -132,6 +132,14 @@ def token_log_probs(lists: LogprobsLists, count: int) -> list[TokenLogProb]:
     ]
 
 
+def drafted_tokens(output: EngineCoreOutput) -> tuple[int, int] | None:
+    """Return the numbers of draft tokens of a request that were accepted and rejected; None without any."""
+    if (counts := output.spec_decode_metrics) is None:
+        return None
+    accepted = sum(number * steps for number, steps in enumerate(counts.histogram))
+    return accepted, counts.num_draft_tokens - accepted
+
+
 def _stop_ids(request: Submit, guide_end_id: int | None = None) -> list[int]:
     ids = {word[0] for word in request.stop_words if len(word) == 1}
     ends = (request.end_id, guide_end_id if request.guide else None)

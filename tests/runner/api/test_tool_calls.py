@@ -25,6 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> WritingModel:
 @pytest.fixture(autouse=True)
 def _as_it_was(model: WritingModel) -> None:
     model.text, model.step_tokens, model.reason = CALLS, 1, "end"
+    model.drafted = None
 
 
 def ask(model: WritingModel, **fields: Any) -> dict[str, Any]:
@@ -49,6 +50,15 @@ def test_reasoning_text_and_calls_are_apart_whole_and_streamed(model: WritingMod
     *events, usage = events_of(response.content)
     assert usage["usage"] == answer["usage"]
     assert chat_events_told(events) == chat_told(message)
+
+
+def test_usage_has_the_draft_tokens_that_the_engine_tells(model: WritingModel) -> None:
+    model.drafted = 3, 4
+    details = ask(model)["usage"]["completion_tokens_details"]
+    assert details.pop("reasoning_tokens") > 0
+    assert details == {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 4}
+    answer = model.ask("/v1/completions", prompt="hi", max_tokens=1000)
+    assert answer["usage"]["completion_tokens_details"] == details
 
 
 def test_calls_that_max_tokens_cuts_end_by_length(model: WritingModel) -> None:

@@ -50,6 +50,7 @@ class WritingModel:
     ) -> None:
         self.text, self.step_tokens = CALLS, 1
         self.reason: FinishReason = "end"
+        self.drafted: tuple[int, int] | None = None
         self.before_first: Callable[[], Awaitable[None]] | None = None
         """Awaited before the first token."""
         self.keys: list[str] = []
@@ -76,7 +77,8 @@ class WritingModel:
         ids = TOKENIZER.encode(self.text, add_special_tokens=False).ids[: submit.max_tokens]
         for at in range(0, len(ids), self.step_tokens):
             yield Output(ids[at : at + self.step_tokens])
-        yield Output([], finish_reason="length" if len(ids) == submit.max_tokens else self.reason)
+        reason: FinishReason = "length" if len(ids) == submit.max_tokens else self.reason
+        yield Output([], finish_reason=reason, drafted=self.drafted)
 
     def _generation(self, request: GenerationRequest, call: Call) -> Generation:
         self.keys.append(call.api_key)

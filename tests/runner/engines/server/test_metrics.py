@@ -41,7 +41,7 @@ class Counts(dict[str, float]):
 def test_every_series_of_the_kind_is_counted_from_the_start(tmp_path: Path, kind: str) -> None:
     EngineMetrics(kind, folder=tmp_path)
     counts = read_counts(tmp_path)
-    assert len(counts) == 13 + 3 * 16 + (17 if kind == "tensorrt_llm" else 0)
+    assert len(counts) == 15 + 3 * 16 + (17 if kind == "tensorrt_llm" else 0)
     assert set(counts.values()) == {0}
 
 
@@ -51,6 +51,7 @@ def test_each_event_counts_once(tmp_path: Path) -> None:
     metrics.submitted(now_s - 0.02, now_s)
     metrics.submitted(None, now_s)
     metrics.received(7)
+    metrics.drafted(3, 4)
     metrics.cancelled()
     metrics.ended("length")
     metrics.ended(EngineFailed(engine_kind="paced", reason="on request"))
@@ -61,6 +62,8 @@ def test_each_event_counts_once(tmp_path: Path) -> None:
         "cog_triton_slot_requests_total": 2,
         "cog_triton_slot_cancel_requests_total": 1,
         "cog_triton_slot_tokens_total": 7,
+        'cog_triton_slot_draft_tokens_total{outcome="accepted"}': 3,
+        'cog_triton_slot_draft_tokens_total{outcome="rejected"}': 4,
         "cog_triton_slot_running_requests": 1,
         f'{ENDED}{{reason="length"}}': 1,
         f'{ENDED}{{reason="error"}}': 1,

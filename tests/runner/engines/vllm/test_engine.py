@@ -241,3 +241,12 @@ def test_a_model_does_one_of_both(embedding: Listening, engine: Listening) -> No
     assert "E1011 WrongTask" in engine.answer(Submit(900, [7], 0, embeds=True))[1]
     assert "E1002 PromptTooLong" in embedding.answer(Submit(101, [7] * 513, 0, embeds=True))[1]
     assert embedding.answer(Submit(102, [7] * 512, 0, embeds=True))[1] == "end"
+
+
+@pytest.mark.slow
+def test_draft_tokens_that_were_accepted_and_rejected_are_counted(tmp_path: Path, python: str) -> None:
+    drafting = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}
+    with running(make_vllm_directory(tmp_path / "engine", **drafting), python) as client:
+        assert client.answer(Submit(1, [7], 6, GREEDY)) == ([8, 9, 10, 11, 12, 13], "length")
+        assert client.finished(1).drafted == (3, 3)
+        client.wait_for(client.statistics)

@@ -184,3 +184,11 @@ def test_adapters_are_loaded_and_unloaded_and_the_core_sleeps_and_wakes(
             assert client.cached(number + 4) == [0], "prefixes of before the sleep were used"
         assert ordered(UnloadAdapter(30, "a")) == "end"
         assert client.answer(Submit(31, [7], 2, greedy)) == ([8, 9], "length")
+
+
+def test_speculation_gives_the_same_tokens_and_tells_what_was_accepted(start_server: StartServer) -> None:
+    speculation = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
+    server = start_server({"speculative_config": speculation, "async_scheduling": False})
+    with Listening(server) as client:
+        assert client.answer(Submit(1, [7], 7, Sampling(top_k=1))) == ([*range(8, 15)], "length")
+        assert client.finished(1).drafted == (3, 3)

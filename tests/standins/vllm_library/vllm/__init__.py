@@ -33,6 +33,8 @@ class AsyncEngineArgs:
     max_cpu_loras: int | None = None
     max_lora_rank: int = 16
     enable_sleep_mode: bool = False
+    speculative_config: dict[str, Any] | None = None
+    per_request_spec_decode_metrics: str = "none"
     scheduling_policy: str = "fcfs"
     runner: str = "auto"
     pooler_config: PoolerConfig | None = None
@@ -52,6 +54,7 @@ class AsyncEngineArgs:
                 self.enable_sleep_mode,
             ),
             scheduler_config=SchedulerConfig(self.max_num_seqs or 256, self.scheduling_policy),
+            drafts=self.per_request_spec_decode_metrics == "summary",
             lora_config=LoRAConfig(self.max_loras, self.max_cpu_loras, self.max_lora_rank)
             if self.enable_lora
             else None,

@@ -11,7 +11,7 @@ from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestError
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
-from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
+from vllm.v1.metrics.stats import PrefillStats, RequestSpecDecodeMetrics, SchedulerStats
 
 
 class FinishReason(enum.IntEnum):
@@ -48,6 +48,7 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True, gc=F
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     prefill_stats: PrefillStats | None = None
+    spec_decode_metrics: RequestSpecDecodeMetrics | None = None
     error: RequestError | None = None
     """With the finish reason ``ERROR``, if vLLM knows more."""
 

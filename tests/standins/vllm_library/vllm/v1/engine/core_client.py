@@ -16,7 +16,7 @@ import numpy as np
 from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestError
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
-from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
+from vllm.v1.metrics.stats import PrefillStats, RequestSpecDecodeMetrics, SchedulerStats
 
 BREAKS_THE_ENGINE = 666
 """A prompt that ends with it ends the engine core."""
@@ -56,6 +56,7 @@ class SyncMPClient:
         self._kept: set[tuple[object, ...]] = set()
         self._shifts: dict[int, int] = {}
         """Shifts of adapters in memory, by number."""
+        self._drafts = vllm_config.drafts
         self._asleep: set[str] = set()
         self._has_weights = True
         self._has_priorities = vllm_config.scheduler_config.policy == "priority"
@@ -194,8 +195,13 @@ class SyncMPClient:
             return EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ERROR, error=error)
         prefill_stats = None if made else self._prefill(request)
         shift = self._shift_of(request.lora_request) if request.lora_request else 1
-        made.append(self._next([*prompt, *made], parameters, shift if self._has_weights else 0))
+        if not self._has_weights:
+            shift = 0
+        made.append(self._next([*prompt, *made], parameters, shift))
         output = EngineCoreOutput(request.request_id, made[-1:], prefill_stats=prefill_stats)
+        if self._drafts and len(made) < (parameters.max_tokens or 0):
+            made.append(self._next([*prompt, *made], parameters, shift))
+            output.new_token_ids = made[-2:]
         if parameters.logprobs is not None:
             output.new_logprobs = SimpleNamespace(
                 logprob_token_ids=np.array([made[-1:]]), logprobs=np.array([[-made[-1] / 1000]])
@@ -206,6 +212,9 @@ class SyncMPClient:
             output.finish_reason, output.stop_reason = FinishReason.STOP, made[-1]
         elif len(made) >= (parameters.max_tokens or 0):
             output.finish_reason = FinishReason.LENGTH
+        if self._drafts and output.finish_reason is not None:
+            steps = len(made) // 2
+            output.spec_decode_metrics = RequestSpecDecodeMetrics(2, [0, steps, 0], 2 * steps)
         return output
 
     def _pool(self, request: EngineCoreRequest) -> EngineCoreOutput:

@@ -10,6 +10,14 @@ class PrefillStats:
 
 
 @dataclasses.dataclass
+class RequestSpecDecodeMetrics:
+    num_spec_tokens: int
+    histogram: list[int]
+    """Steps by the number of accepted draft tokens."""
+    num_draft_tokens: int = 0
+
+
+@dataclasses.dataclass
 class SchedulerStats:
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
