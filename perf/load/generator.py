@@ -15,7 +15,7 @@ from perf.load.response import Response
 from perf.load.targets.target import Target
 
 _MOST_UNREAD_BYTES = 256 << 20
-"""Reading answers takes time from taking time, so it waits until the end, or until this much is waiting."""
+"""Size of the unread answers above which they are read before the end: reading disturbs the times taken."""
 
 
 class Generator:

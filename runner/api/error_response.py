@@ -61,7 +61,7 @@ _RETRY_AFTER_S = {429: 1, 503: 2}
 _PROMPTS = ("input_ids", "prompt")
 _GUIDE_TENSORS = ("guided_decoding_guide_type", "guided_decoding_guide")
 _ENFORCED = {"tools": "tool_choice (required, or a named tool) or strict"}
-"""Purposes for which fields need a guide."""
+"""Words for the fields that ask for a guide, by the field."""
 _FIELDS = {
     "request_output_len": "max_tokens",
     "min_length": "min_tokens",

@@ -28,7 +28,7 @@ _WRONG_INPUT = 2
 """Exit code of an invalid setting."""
 _ANY_HOST = "0.0.0.0"  # noqa: S104 - Cog's default
 _MAX_STREAMS = 511
-"""Each prediction holds one of coglet's 512 threads, and sending their output needs one."""
+"""Limit of predictions: each holds one of coglet's 512 threads, and sending their output needs one."""
 
 
 def warn_of_concurrency(settings: CogSettings, log: Log) -> None:

@@ -22,7 +22,7 @@ UNRECOVERABLE_EXIT_CODE = 70
 _STOPPED_LIMIT_S = 2.0
 _PING_S = 5.0
 _MAX_UNANSWERED = 6
-"""Counted in pings, not in seconds: while this process is paused it sends none."""
+"""Limit in pings, not in seconds: while this process is paused it sends none."""
 
 
 def send_line(link: socket.socket, line: str) -> None:
@@ -32,7 +32,7 @@ def send_line(link: socket.socket, line: str) -> None:
 
 
 class WorkerWatch:
-    """The server ends a worker that was stopped or whose event loop hangs: coglet waits for such a worker.
+    """Watch by which the server ends a worker that was stopped or hangs: coglet would wait for it.
 
     Call ``check`` often, ``ready`` once, and ``pong`` for each answer to a ``ping``.
     """

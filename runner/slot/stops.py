@@ -11,7 +11,7 @@ from typing import Any
 from runner.engines.protocol.triton_front import ONLY_FRONT, STOPPED_CALL
 
 _MAX_REMEMBERED = 4096
-"""Stopped calls that are remembered: their requests may come later, from Triton's queues or preprocessing."""
+"""Number of stopped calls that are kept: their requests may come later, out of Triton's queues."""
 
 
 class Stops:

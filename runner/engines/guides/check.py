@@ -1,4 +1,4 @@
-"""Checks guides in a process that ends if one exceeds a limit: ``python -m runner.engines.guides.check``.
+"""Check of guides in a process that ends if one exceeds a limit: ``python -m runner.engines.guides.check``.
 
 llguidance has limits of its own, but several patterns in one ``allOf``, or a few ``multipleOf``, take any
 time and memory without exceeding them. So a fork of this process compiles each guide first, with limits of

@@ -25,7 +25,7 @@ from runner.engines.protocol.messages import (
 )
 
 MAX_WORDS = 128
-"""Words of a stop or bad words list. NVIDIA's preprocessing makes two of each word."""
+"""Limit of words in a stop or bad words list. NVIDIA's preprocessing makes two of each word."""
 MAX_WORD_TOKENS = 4096
 MAX_LOGIT_BIASES = 1024
 MAX_TOP_LOG_PROBS = 20

@@ -21,7 +21,7 @@ from runner.triton_server.front.answers import values_of
 from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMBERS, TEXT_LENGTH, Model
 
 _MAX_VALUES = 1 << 19
-"""Keys and values in a JSON body: each becomes an object of Python."""
+"""Limit of keys and values in a JSON body: each becomes an object of Python."""
 _PART_BYTES = 1 << 17
 _MAX_TENSORS = 256
 

@@ -14,7 +14,7 @@ from runner.triton_server.grpc_client.triton import Triton
 from runner.triton_server.model_names import SLOT
 
 _MAX_CALLS = 256
-"""Calls that one request to the slot stops."""
+"""Number of calls that one request to the slot stops."""
 
 
 class CallStops:

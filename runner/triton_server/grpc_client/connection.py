@@ -29,7 +29,7 @@ _SETTING = struct.Struct(">HI")
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DEFAULT_WINDOW_BYTES = (1 << 16) - 1
 _MAX_STREAM_ID = (1 << 31) - (1 << 20)
-"""A connection has a billion calls; then another is opened."""
+"""Last id of a connection, after a billion calls; then another is opened."""
 _MAX_HEADERS_BYTES = 1 << 20
 _INDEXED = 0x7F
 """Headers whose bytes are all greater are references to a table, and leave it as it is."""

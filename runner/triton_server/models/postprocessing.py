@@ -20,7 +20,7 @@ from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.arrival import PARAMETER, await_arrival
 
 _MAX_STREAMS = 65536
-"""The end of a stream that failed does not arrive here, so the least recently used streams are dropped."""
+"""Limit of open streams: the end of a failed one does not arrive, so the least recently used are dropped."""
 
 
 class TritonPythonModel:

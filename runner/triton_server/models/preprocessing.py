@@ -26,7 +26,7 @@ _LINE_BREAK = "\n"
 """Line break before a word, which keeps SentencePiece from adding a space."""
 _MAX_INT32 = np.iinfo(np.int32).max
 _MAX_BIAS_BYTES = 16 << 20
-"""A few short words become a number for each token of the vocabulary, in each row."""
+"""Limit of biases: a few short words become a number for each token of the vocabulary, in each row."""
 _MAX_WORD_BYTES = 1 << 18
 """Limit of all words of a request."""
 _SHORT_BYTES = 4000

@@ -37,7 +37,7 @@ _WAITING_BYTES = 64
 _MAX_STATISTICS = 4
 """Limit of concurrent calls that read statistics."""
 _MAX_REFUSED = 100
-"""Requests of a stream, one after another, except those for which there was no place."""
+"""Number of refusals in a row after which a stream ends; those for lack of room do not count."""
 _FIRST_MESSAGE_S = 60.0
 """Time in which the first message of a call has to arrive."""
 RESPONSE_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]

@@ -45,11 +45,11 @@ _FIELD_BYTES = 16
 _STREAMS_WORK = 256
 """Number of streams that cost as much as a frame: h2 goes through all of them for headers and settings."""
 _MAX_WORK = 64
-"""Frames that h2 reads before other connections have their turn."""
+"""Number of frames that h2 reads before other connections have their turn."""
 _MAX_TABLE_BYTES = 1 << 12
 """Size of the table of headers that are sent to a client: its default."""
 _MAX_SETTINGS = 64
-"""Different ones of a client; h2 keeps also those that it does not know, in 100 times their size."""
+"""Limit of a client's different settings: h2 keeps also unknown ones, in 100 times their size."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class _Part:
 
 class _H2(H2Connection):
     MAX_CLOSED_STREAMS = 1 << 12
-    """Closed streams that h2 remembers; its default may take megabytes."""
+    """Number of closed streams that h2 remembers; its default may take megabytes."""
 
 
 class HTTP2Connection(ABC, asyncio.BufferedProtocol):

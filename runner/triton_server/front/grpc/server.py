@@ -45,13 +45,13 @@ _MAX_STREAMS = 1024
 """Limit of concurrent calls on one connection."""
 _MAX_UNREAD_BYTES = 1 << 20
 _MAX_IDLE_FRAMES = 1000
-"""Frames a second that bring no request nearer to its end, besides those that answers bring about."""
+"""Limit of frames a second that bring no request nearer to its end and that no answer caused."""
 _MAX_REFUSALS = 1000
-"""Refused requests a second, except those for which there is no place."""
+"""Limit of refusals a second; those for lack of room do not count."""
 _REFUSAL_PARTS = 8
 """Cost of a refused request, in frames."""
 _MAX_MESSAGES = 4
-"""Messages of a connection that are processed before others have their turn."""
+"""Number of messages of a connection that are processed before others have their turn."""
 _FRAMES_PER_MESSAGE = 2
 """Frames that a request or an answer pays for: by each a client may open two windows."""
 _MAX_MESSAGE_CHARACTERS = 4096
