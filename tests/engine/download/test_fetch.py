@@ -86,7 +86,7 @@ def test_a_failure_that_passes_is_waited_for(server: TarServer, status: int) -> 
     def fault(request: Asked) -> Fault | None:
         if request.number in (0, 1):
             return Fault(status=status)
-        return Fault(body_bytes=50_000, reset=True) if request.number == 3 else Fault(body_bytes=7_000)
+        return Fault(body_bytes=1_000, reset=True) if request.number == 3 else Fault(body_bytes=7_000)
 
     server.fault = fault
     assert fetched(server.url) == CONTENT[:300_000]
