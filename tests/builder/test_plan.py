@@ -151,6 +151,13 @@ def test_an_impossible_plan_is_refused(
     assert text in caught.value.sentence
 
 
+def test_what_is_split_fits_the_larger_gpus_alone(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, config({"tp_size": 4}, target={"sm": 86}), LLAMA_2_70B)
+    fits = [line for line in lines if line.startswith("fits ")]
+    assert any(re.search(r"A40.*tokens of KV cache", line) for line in fits)
+    assert any(line.endswith("no, the weights are too large") for line in fits)
+
+
 @pytest.mark.parametrize(
     ("scaling", "limit"),
     [({"type": "linear", "factor": 2.0}, 8192), ({"rope_type": "llama3", "factor": 8.0}, 4096)],
