@@ -54,7 +54,9 @@ class AsyncEngineArgs:
                 self.enable_sleep_mode,
             ),
             scheduler_config=SchedulerConfig(self.max_num_seqs or 256, self.scheduling_policy),
-            drafts=self.per_request_spec_decode_metrics == "summary",
+            speculative_config=self.speculative_config
+            if self.per_request_spec_decode_metrics == "summary"
+            else None,
             lora_config=LoRAConfig(self.max_loras, self.max_cpu_loras, self.max_lora_rank)
             if self.enable_lora
             else None,

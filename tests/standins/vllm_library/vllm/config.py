@@ -45,5 +45,5 @@ class VllmConfig:
     scheduler_config: SchedulerConfig
     parallel_config: None = None
     lora_config: LoRAConfig | None = None
-    drafts: bool = False
-    """The stand-in's own: True to make two draft tokens for each token, of which the first is right."""
+    speculative_config: dict[str, Any] | None = None
+    """Where it is given, two draft tokens are made in each step, of which the first is right."""

@@ -56,7 +56,7 @@ class SyncMPClient:
         self._kept: set[tuple[object, ...]] = set()
         self._shifts: dict[int, int] = {}
         """Shifts of adapters in memory, by number."""
-        self._drafts = vllm_config.drafts
+        self._drafts = vllm_config.speculative_config is not None
         self._asleep: set[str] = set()
         self._has_weights = True
         self._has_priorities = vllm_config.scheduler_config.policy == "priority"
