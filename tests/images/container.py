@@ -8,7 +8,6 @@ import ipaddress
 import json
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,8 @@ from types import TracebackType
 from typing import Any
 
 import httpx
+
+from tests.runner.servers import wait_until
 
 WITHOUT_RIGHTS = (
     *("--user", "4321:4321"),
@@ -25,7 +26,6 @@ WITHOUT_RIGHTS = (
 )
 """Options of `docker run`: any user, without privileges, on a root file system that can't be written."""
 _READY_TIMEOUT_S = 300.0
-_POLL_S = 0.2
 
 
 def docker(*arguments: str) -> str:
@@ -73,16 +73,14 @@ class Container:
 
     def wait_ready(self) -> None:
         """Until Cog says READY; AssertionError if setup fails or takes too long."""
-        deadline_s = time.monotonic() + _READY_TIMEOUT_S
-        pause = threading.Event()
-        while time.monotonic() < deadline_s:
+
+        def is_ready() -> bool:
             status = self._status()
-            if status == "READY":
-                return
-            assert status in ("", "STARTING"), status
+            assert status in ("", "STARTING", "READY"), status
             assert self.state()["Running"], self.logs()
-            pause.wait(_POLL_S)
-        raise AssertionError("not ready in time")
+            return status == "READY"
+
+        wait_until(is_ready, _READY_TIMEOUT_S)
 
     def predict(self, inputs: dict[str, Any]) -> dict[str, Any]:
         answer = httpx.post(f"{self.url(5000)}/predictions", json={"input": inputs}, timeout=120)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.engines.protocol.messages import Sampling
+from runner.generation.request import GenerationRequest
 from tests.runner.grpc_stream import GrpcStream
 from tests.runner.servers import SLOT, TritonUnderTest, wait_until
 
@@ -75,3 +78,21 @@ def test_many_short_requests_end_well_while_the_slot_looks_for_cancelled_ones(
         assert set(pool.map(one, range(1000))) == {200}
     assert triton.service.stack.triton.restarts == restarts
     wait_until(lambda: triton.counters.is_settled)
+
+
+def test_a_stream_that_ends_by_itself_is_never_counted_as_cancelled(triton: TritonUnderTest) -> None:
+    wait_until(lambda: triton.counters.is_settled)
+    cancels = triton.counters["slot_cancel_requests_total"]
+
+    async def read(count: int) -> str | None:
+        asked = GenerationRequest("Once upon", count, 0, (), Sampling(temperature=0))
+        ended = triton.service.generate(asked)
+        assert [text async for text in ended.text()]
+        return ended.finish_reason
+
+    async def read_many() -> list[str | None]:
+        return await asyncio.gather(*(read(1 + number % 3) for number in range(90)))
+
+    assert triton.run(read_many()) == ["length"] * 90
+    wait_until(lambda: triton.counters.is_settled)
+    assert triton.counters["slot_cancel_requests_total"] == cancels
