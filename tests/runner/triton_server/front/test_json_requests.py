@@ -215,6 +215,9 @@ def test_binary_tensors_follow_the_json() -> None:
     head = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": len(text)}}]}).encode()
     request, _ = infer_request(head + text, len(head), "ensemble", "1")
     assert tensors(request) == {"text_input": ([1, 1], ["hi"])}
+    for size in (len(text) + 1, -1):
+        with pytest.raises(CodedError, match="E1103"):
+            infer(inputs=[tensor | {"parameters": {"binary_data_size": size}}])
     for length in (len(head) + 1, len(head) + len(text) + 1, 0, 10):
         with pytest.raises(CodedError, match=r"E110[37]"):
             infer_request(head + text, length, "ensemble", "1")
