@@ -21,7 +21,7 @@ from runner.engines.protocol.wire import FrameReader, frame
 from runner.engines.server.start import EngineStart
 
 _END_S = 60.0
-_START_S = 240.0
+_START_S = 900.0
 
 
 class EngineServerUnderTest:

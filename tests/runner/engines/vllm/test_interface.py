@@ -1,4 +1,4 @@
-"""The real vLLM has what the adapter uses. Run by ``make test-vllm`` and ``make test-gpu``."""
+"""The real vLLM has what the adapter uses. Run by ``make test-gpu``."""
 
 from __future__ import annotations
 
