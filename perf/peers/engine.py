@@ -82,7 +82,7 @@ def known_engine(shape: str, python: str, folder: Path, workloads: Sequence[Work
         # It is given, so that several engines can start on a GPU at once.
         "kv_cache_memory_bytes": token_bytes * max(each.streams * each.most_tokens for each in workloads),
     }
-    opened = _built(folder, model, arguments)
+    opened = built_engine(folder, model, arguments)
     return Engine(opened, _VLLM, python, folder / "cache" / "engine_cache", config["vocab_size"])
 
 
@@ -94,7 +94,7 @@ def standin_engine(python: str, folder: Path) -> Engine:
         "max_num_batched_tokens": 8192,
         "distributed_executor_backend": "tests.standins.vllm_executor.StandInExecutor",
     }
-    opened = _built(folder, Path("examples/tiny/model"), arguments)
+    opened = built_engine(folder, Path("examples/tiny/model"), arguments)
     size = json.loads((opened / "config.json").read_text())["vocab_size"]
     step_file = folder / "step"
     step_file.write_text(f"{0:<16.6f}")
@@ -109,7 +109,7 @@ def standin_engine(python: str, folder: Path) -> Engine:
     return Engine(opened, _VLLM, str(with_standins), cache, size, variables, step_file)
 
 
-def _built(folder: Path, model: Path, arguments: Mapping[str, object]) -> Path:
+def built_engine(folder: Path, model: Path, arguments: Mapping[str, object]) -> Path:
     """Build a vLLM engine; return its folder."""
     config, tar = folder / "engine.yaml", folder / "engine.tar"
     # A build config is YAML, and so is JSON.

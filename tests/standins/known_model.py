@@ -9,11 +9,13 @@ token comes the next one, by a margin that no rounding overcomes. A lost or mixe
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -53,8 +55,33 @@ def main() -> None:
     embeddings = model.model.embed_tokens.weight.data.normal_(0, 1.0)
     model.lm_head.weight.data.copy_(embeddings.roll(1, 0))
     model.save_pretrained(folder)
+    if len(sys.argv) > 3:
+        quantize(folder, sys.argv[3])
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(_TOKENIZER / name, folder)
+
+
+def quantize(folder: Path, method: str) -> None:
+    """Put random weights of 4 bits in place of the layers' own, in the form of ``gptq`` or ``awq``."""
+    group, path = 128, folder / "model.safetensors"
+    tensors = {name: tensor.half() for name, tensor in load_file(path).items()}
+    for name in [each for each in tensors if each.endswith("_proj.weight")]:
+        rows, columns = reversed(tensors.pop(name).shape)
+        start, groups = name.removesuffix("weight"), rows // group
+        packed = (rows // 8, columns) if method == "gptq" else (rows, columns // 8)
+        bits = torch.randint(-(2**31), 2**31 - 1, packed, dtype=torch.int64).int()
+        tensors[f"{start}qweight"] = bits
+        tensors[f"{start}scales"] = torch.full((groups, columns), 0.004, dtype=torch.float16)
+        zero = 0x77777777 if method == "gptq" else -0x77777778
+        tensors[f"{start}qzeros"] = torch.full((groups, columns // 8), zero, dtype=torch.int32)
+        if method == "gptq":
+            tensors[f"{start}g_idx"] = torch.arange(rows, dtype=torch.int32) // group
+    save_file(tensors, path, {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    own = {"desc_act": False, "sym": True} if method == "gptq" else {"zero_point": True, "version": "gemm"}
+    form = {"quant_method": method, "bits": 4, "group_size": group, **own}
+    text = json.dumps({**config, "dtype": "float16", "quantization_config": form}, indent=2)
+    (folder / "config.json").write_text(text)
 
 
 if __name__ == "__main__":

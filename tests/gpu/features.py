@@ -1,0 +1,278 @@
+"""Serve a known model by vLLM on this machine's GPU with each feature, and compare every answer.
+
+    .venv/bin/python -m tests.gpu.features --engine-python .venv-vllm/bin/python --work .cache/features [NAME ...]
+
+Engines run four at a time. Exit status 1 if one did not start, or answered anything but the known text.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import urllib3
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+
+from engine.machine.root import SOURCE_ROOT
+from perf.peers.engine import Engine, built_engine
+from perf.peers.servers import Endpoint, resident
+from perf.servers import MODEL
+from perf.table import table
+
+_ADMIN = "admin"
+_TOKENS = 96
+_TIMEOUT_S = 300.0
+_BASE: dict[str, Any] = {
+    "dtype": "bfloat16",
+    "max_model_len": 2048,
+    "max_num_seqs": 64,
+    "max_num_batched_tokens": 2048,
+    "gpu_memory_utilization": 0.1,
+    "kv_cache_memory_bytes": 2 << 30,
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """An engine that is ready, and the ids that follow each other in its model."""
+
+    endpoint: Endpoint
+    tokenizer: Tokenizer
+    folder: Path
+
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> urllib3.BaseHTTPResponse:
+        return urllib3.request(
+            "POST",
+            f"{self.endpoint.url}{path}",
+            json=body,
+            headers={"Authorization": f"Bearer {_ADMIN}"},
+            timeout=_TIMEOUT_S,
+            retries=False,
+        )
+
+    def get(self, path: str) -> urllib3.BaseHTTPResponse:
+        headers = {"Authorization": f"Bearer {_ADMIN}"}
+        return urllib3.request(
+            "GET", f"{self.endpoint.url}{path}", headers=headers, timeout=_TIMEOUT_S, retries=False
+        )
+
+    def complete(self, ids: list[int], **fields: object) -> dict[str, Any]:
+        body = {"model": MODEL, "prompt": ids, "max_tokens": _TOKENS, "temperature": 0, "ignore_eos": True}
+        response = self.post("/v1/completions", body | fields)
+        assert response.status == 200, response.data
+        found: dict[str, Any] = response.json()
+        return found
+
+    def known(self, ids: list[int], tokens: int = _TOKENS) -> str:
+        answer = self.endpoint.engine.answer(ids, tokens)
+        assert answer is not None
+        text: str = self.tokenizer.decode(answer)
+        return text
+
+    def counter(self, name: str) -> float:
+        text = urllib3.request("GET", self.endpoint.metrics_url, retries=False).data.decode()
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+@dataclass(frozen=True)
+class Feature:
+    """``arguments`` are vLLM's; ``check`` returns what it saw, or raises AssertionError."""
+
+    arguments: Mapping[str, object]
+    check: Callable[[Served], str] = lambda served: ""
+    model: str = "plain"
+
+
+def _prefix(served: Served) -> str:
+    ids = [300 + number % 200 for number in range(1200)]
+    usage = [served.complete(ids)["usage"] for _ in range(2)]
+    cached = [(each.get("prompt_tokens_details") or {}).get("cached_tokens", 0) for each in usage]
+    assert cached[1] >= 1100, cached
+    return f"{cached[1]} of 1,200 tokens cached the second time"
+
+
+def _speculation(served: Served) -> str:
+    # The answer repeats what the prompt has.
+    ids = [*range(400, 520), 400]
+    answer = served.complete(ids)
+    assert answer["choices"][0]["text"] == served.known(ids)
+    details = answer["usage"].get("completion_tokens_details") or {}
+    accepted = details.get("accepted_prediction_tokens", 0)
+    assert accepted, answer["usage"]
+    return f"{accepted} of {_TOKENS} tokens accepted"
+
+
+def _guide(served: Served) -> str:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    body = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}}
+    found = served.complete([400, 401], max_tokens=40, ignore_eos=False, response_format=body)
+    choice = found["choices"][0]
+    if choice["finish_reason"] == "stop":
+        assert isinstance(json.loads(choice["text"])["a"], int), choice
+    else:
+        assert choice["text"].lstrip().startswith("{"), choice
+    return repr(choice["text"][:24])
+
+
+def _log_probabilities(served: Served) -> str:
+    ids = [400, 401]
+    choice = served.complete(ids, logprobs=2, max_tokens=8)["choices"][0]
+    values = choice["logprobs"]["token_logprobs"]
+    assert len(values) == 8 and all(-0.1 < value <= 0 for value in values), choice
+    return "8 values"
+
+
+def _lora(served: Served) -> str:
+    folder = str(_lora_folder(served.endpoint.engine.folder, served.folder))
+    loaded = served.post("/v1/load_lora_adapter", {"lora_name": "pirate", "lora_path": folder})
+    assert loaded.status == 200, loaded.data
+    ids = [400, 401]
+    own = served.complete(ids, logprobs=1, max_tokens=4)["choices"][0]["logprobs"]["token_logprobs"]
+    other = served.complete(ids, logprobs=1, max_tokens=4, model="pirate")["choices"][0]["logprobs"]
+    assert own != other["token_logprobs"], own
+    assert served.post("/v1/unload_lora_adapter", {"lora_name": "pirate"}).status == 200
+    body = {"model": "pirate", "prompt": ids, "max_tokens": 1}
+    assert served.post("/v1/completions", body).status == 404
+    return "another model's log probabilities; 404 once it is unloaded"
+
+
+def _sleep(served: Served) -> str:
+    before = _gpu_used_mib()
+    assert served.post("/sleep?level=1").status == 200
+    asleep = _gpu_used_mib()
+    assert served.get("/is_sleeping").json() == {"is_sleeping": True}
+    refused = served.post("/v1/completions", {"model": MODEL, "prompt": [400], "max_tokens": 1})
+    assert refused.status == 503, refused.data
+    ready = served.get("/ready").status
+    assert ready == 503, ready
+    start_s = time.monotonic()
+    assert served.post("/wake_up").status == 200
+    took_s = time.monotonic() - start_s
+    ids = [400, 401]
+    assert served.complete(ids)["choices"][0]["text"] == served.known(ids)
+    return f"GPU memory of all {before} to {asleep} MiB, awake after {took_s:.1f} s"
+
+
+_EAGER = {"enforce_eager": True}
+_NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+FEATURES = {
+    "CUDA graphs, torch.compile": Feature({}),
+    "eager": Feature(_EAGER),
+    "prefix caching": Feature({**_EAGER, "enable_prefix_caching": True}, _prefix),
+    "chunked prefill": Feature({**_EAGER, "max_num_batched_tokens": 128, "enable_chunked_prefill": True}),
+    "n-gram speculation": Feature({**_EAGER, "speculative_config": _NGRAM}, _speculation),
+    "draft model": Feature(
+        {**_EAGER, "speculative_config": {"method": "draft_model", "model": "DRAFT", "num_speculative_tokens": 3}},
+        _speculation,
+    ),
+    "FP8 KV cache": Feature({**_EAGER, "kv_cache_dtype": "fp8"}),
+    "FP8 weights": Feature({**_EAGER, "quantization": "fp8"}),
+    "GPTQ": Feature({**_EAGER, "dtype": "float16"}, model="gptq"),
+    "AWQ": Feature({**_EAGER, "dtype": "float16"}, model="awq"),
+    "guides": Feature(_EAGER, _guide),
+    "log probabilities": Feature(_EAGER, _log_probabilities),
+    "LoRA while serving": Feature(
+        {**_EAGER, "enable_lora": True, "max_loras": 2, "max_lora_rank": 8}, _lora
+    ),
+    "sleep and wake": Feature({**_EAGER, "enable_sleep_mode": True}, _sleep),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*FEATURES, []], metavar="NAME")
+    parser.add_argument("--engine-python", required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--shape", default="1b")
+    parser.add_argument("--at-once", type=int, default=4)
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    models = {each: options.work / f"model-{each}" for each in ("plain", "draft", "gptq", "awq")}
+    for name, folder in models.items():
+        if not (folder / "tokenizer_config.json").exists():
+            shape = "tiny" if name == "draft" else options.shape
+            kind = [name] if name in ("gptq", "awq") else []
+            command = [options.engine_python, "-m", "tests.standins.known_model", str(folder), shape, *kind]
+            subprocess.run(command, cwd=SOURCE_ROOT, check=True)
+    rows = []
+    with ThreadPoolExecutor(options.at_once) as threads:
+        names = options.names or list(FEATURES)
+        runs = {name: threads.submit(_run, name, options, models) for name in names}
+        for name, run in runs.items():
+            try:
+                rows.append([name, *run.result()])
+            except Exception as error:
+                traceback.print_exc()
+                rows.append([name, "FAILED", "", "", f"{type(error).__name__}: {str(error)[:300]}"])
+            print(rows[-1], file=sys.stderr, flush=True)
+    print(table(["feature", "exact", "READY after, s", "tokens/s", "seen"], rows))
+    return int(any(row[1] == "FAILED" for row in rows))
+
+
+def _run(name: str, options: argparse.Namespace, models: Mapping[str, Path]) -> list[str]:
+    feature = FEATURES[name]
+    folder = options.work / name.replace(" ", "-").replace(",", "")
+    folder.mkdir(exist_ok=True)
+    arguments = json.loads(json.dumps({**_BASE, **feature.arguments}).replace("DRAFT", str(models["draft"])))
+    tokenizer = Tokenizer.from_file(str(models["plain"] / "tokenizer.json"))
+    opened = built_engine(folder, models[feature.model], arguments)
+    variables = {"ADMIN_API_KEYS": _ADMIN, "LORA_DIRS": str(folder), "VLLM_USE_FLASHINFER_SAMPLER": "0"}
+    cache = folder / "cache" / "engine_cache"
+    engine = Engine(opened, "vllm", options.engine_python, cache, tokenizer.get_vocab_size(), variables)
+    start_s = time.monotonic()
+    with ExitStack() as opened_servers:
+        endpoints = opened_servers.enter_context(resident(["api-1"], {"": engine}, folder))
+        served = Served(endpoints["api-1"], tokenizer, folder)
+        ready_s = time.monotonic() - start_s
+        exact, speed = _compare(served)
+        return [f"{exact} of 64", f"{ready_s:.0f}", f"{speed:,.0f}", feature.check(served)]
+
+
+def _compare(served: Served) -> tuple[int, float]:
+    """Send 64 prompts at once, twice; return how many of the second 64 answers are the known ones."""
+    prompts = [[300 + number * 7, *range(400 + number, 500 + number)] for number in range(64)]
+    with ThreadPoolExecutor(64) as threads:
+        for _ in range(2):
+            start_s = time.monotonic()
+            answers = list(threads.map(served.complete, prompts))
+            took_s = time.monotonic() - start_s
+    texts = [each["choices"][0]["text"] for each in answers]
+    exact = sum(text == served.known(ids) for text, ids in zip(texts, prompts, strict=True))
+    assert exact == len(prompts), f"{exact} of {len(prompts)} exact"
+    return exact, len(prompts) * _TOKENS / took_s
+
+
+def _lora_folder(engine: Path, served_folder: Path) -> Path:
+    """Make an adapter of random weights in a folder of its own beside the engine's cache."""
+    config = json.loads((engine / "config.json").read_text())
+    hidden, random = config["hidden_size"], np.random.default_rng(0)
+    tensors = {}
+    for layer in range(config["num_hidden_layers"]):
+        start = f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_"
+        tensors[f"{start}A.weight"] = random.normal(0, 0.05, (8, hidden)).astype(np.float16)
+        tensors[f"{start}B.weight"] = random.normal(0, 0.05, (hidden, 8)).astype(np.float16)
+    folder = served_folder / "adapter"
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    described = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(described))
+    return folder
+
+
+def _gpu_used_mib() -> int:
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
