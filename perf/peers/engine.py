@@ -110,7 +110,9 @@ def standin_engine(python: str, folder: Path) -> Engine:
 
 
 def built_engine(folder: Path, model: Path, arguments: Mapping[str, object]) -> Path:
-    """Build a vLLM engine; return its folder."""
+    """Build a vLLM engine in ``folder``, from a model inside it or an example; return the engine's folder."""
+    if model.is_absolute():
+        model = model.relative_to(folder)
     config, tar = folder / "engine.yaml", folder / "engine.tar"
     # A build config is YAML, and so is JSON.
     config.write_text(json.dumps({"engine": "vllm", "model_path": str(model), "vllm": arguments}))

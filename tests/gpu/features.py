@@ -7,6 +7,8 @@ Engines run four at a time. Exit status 1 if one did not start, or answered anyt
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -212,7 +214,7 @@ def main() -> int:
             try:
                 rows.append([name, *run.result()])
             except Exception as error:
-                traceback.print_exc()
+                traceback.print_exc(limit=-3)
                 rows.append([name, "FAILED", "", "", f"{type(error).__name__}: {str(error)[:300]}"])
             print(rows[-1], file=sys.stderr, flush=True)
     print(table(["feature", "exact", "READY after, s", "tokens/s", "seen"], rows))
@@ -225,7 +227,10 @@ def _run(name: str, options: argparse.Namespace, models: Mapping[str, Path]) -> 
     folder.mkdir(exist_ok=True)
     arguments = json.loads(json.dumps({**_BASE, **feature.arguments}).replace("DRAFT", str(models["draft"])))
     tokenizer = Tokenizer.from_file(str(models["plain"] / "tokenizer.json"))
-    opened = built_engine(folder, models[feature.model], arguments)
+    model = folder / "model"  # A build config names files of its own folder.
+    if not model.exists():
+        shutil.copytree(models[feature.model], model, copy_function=os.link)
+    opened = built_engine(folder, model, arguments)
     variables = {"ADMIN_API_KEYS": _ADMIN, "LORA_DIRS": str(folder), "VLLM_USE_FLASHINFER_SAMPLER": "0"}
     cache = folder / "cache" / "engine_cache"
     engine = Engine(opened, "vllm", options.engine_python, cache, tokenizer.get_vocab_size(), variables)
