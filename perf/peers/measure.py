@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from perf.load.clients import run
-from perf.load.plan import Plan
+from perf.load.plan import Plan, arrivals
 from perf.load.summary import Summary, summarize
 from perf.peers.requests import Prompts
 from perf.peers.servers import Endpoint
-from perf.peers.workloads import Words, Workload
+from perf.peers.workloads import CAPACITY, Words, Workload
 from perf.processes import CORE, cpu_s_by_role, memory_bytes
 
 _DURATION_S = 500.0
@@ -49,25 +49,38 @@ class Rounds:
         self._endpoints = endpoints
         self._workloads = workloads
         self._seed = seed
+        self._capacity_rps = 0.0
         folders = {each.engine.folder for each in endpoints.values()}
         tokenizers = {each: Tokenizer.from_file(str(each / "tokenizer.json")) for each in folders}
         self._words = {name: Words(tokenizers[at.engine.folder]) for name, at in endpoints.items()}
 
     def round(self, number: int) -> Iterator[Row]:
-        """Measure each workload on each server, in random order."""
+        """Measure each workload on each server, in random order. The first round finds the capacity."""
         for name, workload in self._workloads.items():
-            for server in random.sample([*self._endpoints], len(self._endpoints)):
-                yield self._measure(name, workload, server, number)
+            for row in self._on_all(name, workload, number):
+                if name == CAPACITY and number == 0:
+                    self._capacity_rps = max(self._capacity_rps, row.summary.requests_per_second)
+                yield row
 
-    def _measure(self, name: str, workload: Workload, server: str, number: int) -> Row:
-        endpoint, words, count = self._endpoints[server], self._words[server], workload.requests
-        streams = min(workload.streams, count)
-        plan = Plan("concurrency", streams, _DURATION_S, most_requests=count, timeout_s=_TIMEOUT_S)
-        endpoint.engine.set_step(workload.step_s)
-        # Servers get words of their own: several share an engine, which keeps the prompts it has seen.
-        prompts = words.prompts(workload, count, f"{self._seed} {number}", words=server)
-        target = Prompts(endpoint, prompts, words.tokenizer)
-        before = cpu_s_by_role(endpoint.session)
-        summary = summarize(run(plan, target))
-        spent = cpu_s_by_role(endpoint.session) - before
-        return Row(name, server, number, summary, dict(spent), memory_bytes(endpoint.session))
+    def _on_all(self, name: str, workload: Workload, number: int) -> Iterator[Row]:
+        plan, count = _closed_loop(workload), workload.requests
+        if workload.share_of_capacity is not None:
+            rate = workload.share_of_capacity * self._capacity_rps
+            plan = Plan("rps", rate, count / rate, is_poisson=True, timeout_s=_TIMEOUT_S)
+            count = len(list(arrivals(plan)))
+        able = [each for each, at in self._endpoints.items() if not workload.is_whole or at.kind != "sse"]
+        for server in random.sample(able, len(able)):
+            endpoint, words = self._endpoints[server], self._words[server]
+            endpoint.engine.set_step(workload.step_s)
+            # Servers get words of their own: several share an engine, which keeps the prompts it has seen.
+            prompts = words.prompts(workload, count, f"{self._seed} {number}", words=server)
+            target = Prompts(endpoint, prompts, words.tokenizer, is_streaming=not workload.is_whole)
+            before = cpu_s_by_role(endpoint.session)
+            summary = summarize(run(plan, target))
+            spent = cpu_s_by_role(endpoint.session) - before
+            yield Row(name, server, number, summary, dict(spent), memory_bytes(endpoint.session))
+
+
+def _closed_loop(workload: Workload) -> Plan:
+    streams = min(workload.streams, workload.requests)
+    return Plan("concurrency", streams, _DURATION_S, most_requests=workload.requests, timeout_s=_TIMEOUT_S)

@@ -21,17 +21,21 @@ from perf.servers import MODEL
 from runner.triton_server.model_names import SLOT
 
 
-def posting(endpoint: Endpoint, prompt: Prompt) -> Posting:
-    """Make a request for exactly as many tokens as ``prompt`` says. The slot takes ids, the others text."""
+def posting(endpoint: Endpoint, prompt: Prompt, *, is_streaming: bool = True) -> Posting:
+    """Make a request for exactly as many tokens as ``prompt`` says. The slot takes ids, the others text.
+
+    ``is_streaming`` is for the slot and OpenAI's API; Cog's streams are a kind of their own.
+    """
     kind, url, tokens = endpoint.kind, endpoint.url, prompt.output_tokens
     # Known answers have no end. What keeps others from ending costs a vLLM engine time.
     is_fixed = endpoint.engine.answer(prompt.ids, 1) is None
     if kind == "slot":
         extra = {"input_ids": prompt.ids, "input_lengths": len(prompt.ids), "runtime_top_k": 1}
-        return TritonTarget(url, SLOT, Workload("", 0, tokens, is_fixed, extra))
+        workload = Workload("", 0, tokens, is_fixed, extra={**extra, "streaming": is_streaming})
+        return TritonTarget(url, SLOT, workload)
     if kind == "openai":
         workload = Workload(prompt.text, 0, tokens, False, {"temperature": 0, "ignore_eos": True})
-        return OpenAITarget(url, "completions", MODEL, workload)
+        return OpenAITarget(url, "completions", MODEL, workload, is_streaming=is_streaming)
     inputs = {"prompt": prompt.text, "max_tokens": tokens, "temperature": 0}
     if is_fixed:
         inputs["min_tokens"] = tokens
@@ -41,9 +45,16 @@ def posting(endpoint: Endpoint, prompt: Prompt) -> Posting:
 class Prompts(Target):
     """Target that gets each prompt once. An answer of another length or text than the known fails."""
 
-    def __init__(self, endpoint: Endpoint, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        prompts: Sequence[Prompt],
+        tokenizer: Tokenizer,
+        *,
+        is_streaming: bool = True,
+    ) -> None:
         self.url = endpoint.url
-        self._targets = [posting(endpoint, each) for each in prompts]
+        self._targets = [posting(endpoint, each, is_streaming=is_streaming) for each in prompts]
         for target in self._targets:
             assert target.request.encoded  # Takes no time from the load.
         self._indexes = iter(range(len(prompts)))

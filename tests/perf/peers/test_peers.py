@@ -18,9 +18,9 @@ from perf.load.summary import summarize
 from perf.peers.engine import Engine, standin_engine
 from perf.peers.measure import Row
 from perf.peers.report import report
-from perf.peers.requests import Prompts
+from perf.peers.requests import Prompts, posting
 from perf.peers.servers import Endpoint
-from perf.peers.workloads import WORKLOADS, Prompt, Words, Workload, parse_workloads
+from perf.peers.workloads import CAPACITY, WORKLOADS, Prompt, Words, Workload, parse_workloads
 from perf.processes import CORE
 from tests.perf.load.records import record
 
@@ -108,16 +108,24 @@ def test_prompts_have_the_lengths_asked_for_and_share_their_beginning() -> None:
     assert not {each.text for each in found} & {each.text for each in others}
 
 
-def test_workloads_are_named_or_given() -> None:
-    assert parse_workloads(["32"], None) == {"32": WORKLOADS["32"]}
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_a_request_for_a_whole_answer_asks_for_no_stream(is_streaming: bool) -> None:
+    prompt = Prompt("hi", [2], 3)
+    endpoints = (OURS, OURS._replace(kind="openai"))
+    bodies = [json.loads(posting(each, prompt, is_streaming=is_streaming).request.body) for each in endpoints]
+    assert [bodies[0]["streaming"], bodies[1].get("stream", False)] == [is_streaming] * 2
+
+
+def test_workloads_are_named_or_given_and_their_capacity_comes_first() -> None:
+    assert [*parse_workloads(["32", "mixed-65"], None)] == [CAPACITY, "32", "mixed-65"]
     assert parse_workloads(["4x8x16"], None) == {"4x8x16": Workload(4, 16, (8, 8), (16, 16))}
 
 
-def test_the_standin_engine_fits_every_named_workload(tmp_path: Path) -> None:
+def test_the_standin_engine_fits_every_workload_but_those_for_a_gpu(tmp_path: Path) -> None:
     engine = standin_engine("python3", tmp_path)
-    parse_workloads([*WORKLOADS], engine.arguments["max_model_len"])
+    parse_workloads([name for name in WORKLOADS if name != "prefix-10k"], engine.arguments["max_model_len"])
     with pytest.raises(InvalidInput, match="at most 1024 tokens"):
-        parse_workloads(["32", "1x1000x25"], engine.arguments["max_model_len"])
+        parse_workloads(["32", "prefix-10k"], engine.arguments["max_model_len"])
     assert engine.answer([7], 2) == [8, 9]
     assert engine.step_file is not None
     for step_s in (0.04, 0.0):
