@@ -113,6 +113,7 @@ test-gpu: setup ## prove the vLLM engine and the stack on this machine's GPU (.v
 		.venv/bin/python scripts/setup_environment.py vllm)
 	@$(VLLM_PYTHON) -m pytest tests/runner/engines/vllm/test_interface.py
 	@VLLM_PYTHON=$(abspath $(VLLM_PYTHON)) $(RUN) pytest --all tests/runner/long_runs/test_disconnected.py
+	@$(RUN) tests.gpu.features --engine-python $(abspath $(VLLM_PYTHON)) --work .cache/features
 	@$(RUN) perf peers --model 1b --engine-python $(abspath $(VLLM_PYTHON)) \
 		--servers vllm-rust slot triton-front api-1 cog-events cog-json --workloads 32 256 starts \
 		--work .cache/peers --result .cache/peers/result.json

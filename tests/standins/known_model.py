@@ -69,8 +69,10 @@ def quantize(folder: Path, method: str) -> None:
         rows, columns = reversed(tensors.pop(name).shape)
         start, groups = name.removesuffix("weight"), rows // group
         packed = (rows // 8, columns) if method == "gptq" else (rows, columns // 8)
-        bits = torch.randint(-(2**31), 2**31 - 1, packed, dtype=torch.int64).int()
-        tensors[f"{start}qweight"] = bits
+        # From -7 to 7: a mean other than 0 would add up over the layers and change the known tokens.
+        values = torch.randint(1, 16, (8, *packed), dtype=torch.int64)
+        bits = sum(each << 4 * place for place, each in enumerate(values))
+        tensors[f"{start}qweight"] = torch.where(bits < 2**31, bits, bits - 2**32).int()
         tensors[f"{start}scales"] = torch.full((groups, columns), 0.004, dtype=torch.float16)
         zero = 0x77777777 if method == "gptq" else -0x77777778
         tensors[f"{start}qzeros"] = torch.full((groups, columns // 8), zero, dtype=torch.int32)
