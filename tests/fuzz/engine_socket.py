@@ -98,7 +98,7 @@ class _Server:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.path))
         listener.listen()
-        Clients(listener, self._requests, READY)
+        Clients(listener, self._requests, self.engine)
         self._other = EngineServerClient(self.path)
         self._ids = iter(range(1, 1 << 62))
 

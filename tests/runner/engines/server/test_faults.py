@@ -124,7 +124,7 @@ def test_a_client_that_comes_when_files_are_short_is_served_later(requests: Requ
         listener.bind(str(tmp_path / "engine"))
         listener.listen()
         full: Any = FullListener(listener)
-        Clients(full, requests, READY)
+        Clients(full, requests, FailingEngine())
         client = EngineServerClient(tmp_path / "engine")
         assert client.ready == READY
         client.close()

@@ -15,6 +15,7 @@ from runner.engines.protocol.messages import Failed, Finished, Statistics, Submi
 from runner.engines.protocol.relay import Stream
 from runner.engines.server import clients
 from runner.engines.server.clients import ClientConnection
+from runner.engines.server.orders import Orders
 from runner.engines.server.requests import Request, Requests
 
 KEPT_BYTES = 1 << 20
@@ -39,7 +40,7 @@ def test_a_client_that_leaves_too_much_unread_is_disconnected(
 ) -> None:
     monkeypatch.setattr(clients, "_MAX_UNREAD_BYTES", KEPT_BYTES)
     ours, theirs = socket.socketpair()
-    connection = ClientConnection(ours, cast(Requests, None))
+    connection = ClientConnection(ours, cast(Requests, None), cast(Orders, None))
     with theirs:
         for _ in range(10_000):
             answer(connection)
