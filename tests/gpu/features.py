@@ -206,7 +206,7 @@ def main() -> int:
         for name, run in runs.items():
             try:
                 rows.append([name, *run.result()])
-            except Exception as error:  # noqa: BLE001: the others are still told
+            except Exception as error:  # noqa: BLE001 - the others are still told
                 traceback.print_exc(limit=-3)
                 rows.append([name, "FAILED", "", "", f"{type(error).__name__}: {str(error)[:300]}"])
             print(rows[-1], file=sys.stderr, flush=True)
