@@ -73,18 +73,19 @@ def engine_tar(builder: Result, engines: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def engine_mount(engine_tar: Path, engines: Path) -> list[str]:
-    """Return the options of `docker run` that mount the engine, unpacked as documented."""
+def engine_dir(engine_tar: Path, engines: Path) -> Path:
+    """Return the engine unpacked, as documented, to be mounted."""
     folder = engines / "triton_model_repo" / "tensorrt_llm" / "1"
     folder.mkdir(parents=True)
     subprocess.run(["tar", "xf", engine_tar, "-C", folder], check=True)
-    return ["--volume", f"{folder}:/src/triton_model_repo/tensorrt_llm/1:ro"]
+    return folder
 
 
 @pytest.fixture(scope="session")
-def serving(runner: Result, engine_mount: list[str]) -> Iterator[Container]:
+def serving(runner: Result, engine_dir: Path) -> Iterator[Container]:
     """Yield a runner that serves the tiny engine from a mounted folder."""
-    with Container(runner.reference, *engine_mount) as container:
+    mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
+    with Container(runner.reference, "--volume", mount) as container:
         container.wait_ready()
         yield container
 

@@ -8,6 +8,7 @@ import ipaddress
 import json
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,6 @@ from types import TracebackType
 from typing import Any
 
 import httpx
-
-from tests.runner.servers import wait_until
 
 WITHOUT_RIGHTS = (
     *("--user", "4321:4321"),
@@ -26,6 +25,7 @@ WITHOUT_RIGHTS = (
 )
 """Options of `docker run`: any user, without privileges, on a root file system that can't be written."""
 _READY_TIMEOUT_S = 300.0
+_POLL_S = 0.2
 
 
 def docker(*arguments: str) -> str:
@@ -73,14 +73,16 @@ class Container:
 
     def wait_ready(self) -> None:
         """Until Cog says READY; AssertionError if setup fails or takes too long."""
-
-        def is_ready() -> bool:
+        deadline_s = time.monotonic() + _READY_TIMEOUT_S
+        pause = threading.Event()
+        while time.monotonic() < deadline_s:
             status = self._status()
-            assert status in ("", "STARTING", "READY"), status
+            if status == "READY":
+                return
+            assert status in ("", "STARTING"), status
             assert self.state()["Running"], self.logs()
-            return status == "READY"
-
-        wait_until(is_ready, _READY_TIMEOUT_S)
+            pause.wait(_POLL_S)
+        raise AssertionError("not ready in time")
 
     def predict(self, inputs: dict[str, Any]) -> dict[str, Any]:
         answer = httpx.post(f"{self.url(5000)}/predictions", json={"input": inputs}, timeout=120)

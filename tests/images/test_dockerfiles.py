@@ -79,11 +79,10 @@ def test_one_image_builds_an_engine_and_the_other_serves_it(docker_builder: str,
     subprocess.run([ROOT / ".github" / "ask.sh", docker_builder, docker_runner], check=True)
 
 
-def test_any_user_without_rights_can_run_it_and_keep_a_cache(
-    docker_runner: str, engine_mount: list[str]
-) -> None:
+def test_any_user_without_rights_can_run_it_and_keep_a_cache(docker_runner: str, engine_dir: Path) -> None:
     options = [*WITHOUT_RIGHTS, "--volume", "/home/cog/.cache"]
-    with Container(docker_runner, *options, *engine_mount) as container:
+    mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
+    with Container(docker_runner, *options, "--volume", mount) as container:
         container.wait_ready()
         assert container.predict({"prompt": "The whale", "max_tokens": 8})["status"] == "succeeded"
         container.execute("mkdir", "/home/cog/.cache/cog-triton")  # Fails if it is not writable.

@@ -28,8 +28,14 @@ def _config(folder: Path, **section: Any) -> str:
 
 def _image(reference: str) -> dict[str, Any]:
     """Return the configuration of an image in a registry."""
-    command = ["skopeo", "--insecure-policy", "inspect", "--tls-verify=false", "--config"]
-    command += [f"docker://{reference}"]
+    command = [
+        "skopeo",
+        "--insecure-policy",
+        "inspect",
+        "--tls-verify=false",
+        "--config",
+        f"docker://{reference}",
+    ]
     document: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return document
 

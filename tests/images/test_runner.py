@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,6 @@ from cli.curl_forms import curl_forms
 from tests.images.container import WITHOUT_RIGHTS, Container, docker, http_server
 from tests.images.kubernetes import probe, run_options
 from tests.images.result import Result
-from tests.runner.servers import wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -48,9 +48,10 @@ def test_an_engine_that_cog_weights_names_gives_the_same_text(
     assert "".join(answers[0]["output"]) == "".join(answers[1]["output"]) != ""
 
 
-def test_any_user_without_rights_can_run_it(runner: Result, engine_mount: list[str]) -> None:
+def test_any_user_without_rights_can_run_it(runner: Result, engine_dir: Path) -> None:
     options = [*WITHOUT_RIGHTS, "--tmpfs", "/home/cog:mode=1777"]
-    with Container(runner.reference, *options, *engine_mount) as container:
+    mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
+    with Container(runner.reference, *options, "--volume", mount) as container:
         container.wait_ready()
         assert container.predict(_PROMPT)["status"] == "succeeded"
 
@@ -73,19 +74,26 @@ def test_nothing_gives_rights_and_only_folders_for_it_are_writable(serving: Cont
     assert serving.unsafe_paths() == ""
 
 
-def test_a_killed_engine_leaves_no_zombie_and_comes_back(runner: Result, engine_mount: list[str]) -> None:
-    with Container(runner.reference, *engine_mount) as container:
+def test_a_killed_engine_leaves_no_zombie_and_comes_back(runner: Result, engine_dir: Path) -> None:
+    mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
+    with Container(runner.reference, "--volume", mount) as container:
         container.wait_ready()
         (engine,) = _processes(container, "runner.engines.server.main")
         container.execute("sh", "-c", f"kill -9 {engine}")
-        wait_until(lambda: container.predict(_PROMPT)["status"] == "succeeded")
+        pause = threading.Event()
+        for _ in range(600):
+            if container.predict(_PROMPT)["status"] == "succeeded":
+                break
+            pause.wait(0.1)
+        assert container.predict(_PROMPT)["status"] == "succeeded"
         assert _processes(container, "runner.engines.server.main") != [engine]
         states = container.execute("sh", "-c", "cat /proc/[0-9]*/stat").splitlines()
         assert not [state for state in states if state.rpartition(")")[2].split()[0] == "Z"]
 
 
-def test_a_stop_is_heard_by_the_server_not_forced(runner: Result, engine_mount: list[str]) -> None:
-    with Container(runner.reference, *engine_mount) as container:
+def test_a_stop_is_heard_by_the_server_not_forced(runner: Result, engine_dir: Path) -> None:
+    mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
+    with Container(runner.reference, "--volume", mount) as container:
         container.wait_ready()
         docker("stop", "--time", "60", container.id)
         assert container.state()["ExitCode"] == 0
@@ -94,7 +102,12 @@ def test_a_stop_is_heard_by_the_server_not_forced(runner: Result, engine_mount: 
 
 def test_a_missing_engine_is_told_by_its_code(runner: Result) -> None:
     with Container(runner.reference) as container:
-        wait_until(lambda: "E1301 EngineNotFound" in container.logs())
+        pause = threading.Event()
+        for _ in range(600):
+            if "E1301" in container.logs():
+                break
+            pause.wait(0.1)
+        assert "E1301 EngineNotFound" in container.logs()
 
 
 def _processes(container: Container, words: str) -> list[int]:
