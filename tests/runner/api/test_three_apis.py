@@ -28,7 +28,7 @@ from tests.runner.api.writing_model import CALLS, TOKENIZER, WritingModel
 
 GENERATIONS = cast(
     Generations,
-    SimpleNamespace(prompt_tokens=3, output_tokens=9, cached_tokens=1, reasoning_tokens=2),
+    SimpleNamespace(prompt_tokens=3, output_tokens=9, cached_tokens=1, reasoning_tokens=2, drafted=None),
 )
 
 
