@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from engine.disk import sha256_of
 from errors.requests import AdapterRefused
 
 CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
@@ -12,7 +13,6 @@ NAMES = (CONFIG_NAME, WEIGHTS_NAME)
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Values of vLLM's ``max_lora_rank``."""
 _MAX_CONFIG_BYTES = 1 << 20
-_PIECE_BYTES = 1 << 20
 
 
 def adapter_digest(files: Mapping[str, str]) -> str:
@@ -23,7 +23,7 @@ def adapter_digest(files: Mapping[str, str]) -> str:
 
 def digest_of(folder: Path) -> str:
     """Read the adapter's files and return their digest. Raises OSError."""
-    return adapter_digest({name: _sha256(folder / name) for name in NAMES})
+    return adapter_digest({name: sha256_of(folder / name) for name in NAMES})
 
 
 def adapter_rank(name: str, folder: Path) -> int:
@@ -38,11 +38,3 @@ def adapter_rank(name: str, folder: Path) -> int:
     if not is_plain or not all(type(rank) is int and rank >= 1 for rank in ranks):
         raise AdapterRefused(adapter=name, reason=f"its {CONFIG_NAME} does not describe a LoRA of rank r")
     return max(ranks)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()

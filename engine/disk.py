@@ -1,6 +1,7 @@
-"""Translate OSErrors of the disk into coded errors, and check for free space beforehand."""
+"""The disk: its OSErrors as coded errors, its free space, the digest of a file."""
 
 import errno
+import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from engine.words import in_words
 from errors.engine_tar import EngineNotWritable, EngineUnreadable, NoSpaceLeft
 
+_READ_BYTES = 1 << 20
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -35,6 +37,15 @@ def reading(place: Path) -> Iterator[None]:
         yield
     except OSError as exc:
         raise EngineUnreadable(place=place, reason=exc.strerror or str(exc)) from exc
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_READ_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:

@@ -1,6 +1,5 @@
 """Read the manifest of an engine in a tar or directory, or verify every byte of it."""
 
-import hashlib
 import json
 import os
 import tarfile
@@ -12,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from engine.directory import file_sizes, load, read_directory_manifest
-from engine.disk import reading
+from engine.disk import reading, sha256_of
 from engine.download.fetch import fetch, local_path, shown
 from engine.sampling_defaults import GENERATION_CONFIG, read_sampling_defaults, sampling_defaults
 from engine.tar.contents import ContentReader, compare
@@ -20,7 +19,6 @@ from engine.tar.file_writer import Write
 from engine.tar.manifest import MANIFEST_NAME, FileEntry, Manifest
 from errors.engine_tar import EngineNotFound, EngineUnreadable, InvalidManifest
 
-_READ_BYTES = 1 << 20
 _MAX_CONFIG_BYTES = 1 << 20
 _MAX_SMALL_BYTES = 1 << 26
 
@@ -131,8 +129,5 @@ def _verify_directory(path: Path) -> Manifest:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with reading(path), path.open("rb", buffering=0) as file:
-        while chunk := file.read(_READ_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+    with reading(path):
+        return sha256_of(path)

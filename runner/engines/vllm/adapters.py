@@ -51,10 +51,8 @@ class Adapters:
         self.lock = threading.Lock()
         """Lock of finding an adapter until its request counts as running."""
 
-    def find(self, name: str | None) -> LoRARequest | None:
-        """Make vLLM's request for the adapter. Raises InvalidTensor for one that the engine lacks."""
-        if not name:
-            return None
+    def find(self, name: str) -> LoRARequest:
+        """Find vLLM's request for the adapter. Raises InvalidTensor for one that the engine lacks."""
         found = self._carried.get(name) or self._loaded.get(name)
         if found is None:
             known = ", ".join((*self._carried, *self._loaded)) or "none"
