@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import queue
 import shutil
 import threading
 
@@ -115,15 +116,15 @@ def test_what_serves_alone_has_no_tools_for_tests_and_those_that_are_there_stay(
     assert checkout.calls() == []
 
 
-def test_two_set_ups_take_turns(checkout: Checkout, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_set_ups_take_turns(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
     (checkout.root / ".cache").mkdir()
     second = threading.Thread(target=setup_environment.main, args=("serving",))
-    said = ""
+    said: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(setup_environment, "say", said.put)
     with (checkout.root / ".cache" / "setup.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         second.start()
-        while "Another set-up is running here" not in said:
-            said += capfd.readouterr().out
+        assert "Another set-up is running here" in said.get(timeout=60)
         assert checkout.calls() == []
     second.join()
     assert checkout.calls() != []

@@ -31,6 +31,8 @@ _OPTIONS = (
 _START_DEADLINE_S = 400.0
 """On a machine that is busy with other things."""
 _PATIENCE_S = 300.0
+_WAS_INTERRUPTED = -32000
+"""The code of an error that says that the page is no longer the one that was asked."""
 _KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
 _MIDDLE_OF = """(element => {
     element.scrollIntoView({block: "nearest"});
@@ -38,6 +40,10 @@ _MIDDLE_OF = """(element => {
     return width && [x + width / 2, y + height / 2];
 })(document.querySelector(%s))"""
 _MODIFIERS = {"Control": 2, "Shift": 8}
+
+
+class CommandFailed(AssertionError):
+    """A DevTools command and what Chromium answered to it."""
 
 
 class Browser:
@@ -73,7 +79,8 @@ class Browser:
         os.write(self._to, json.dumps(message | ({"sessionId": session} if session else {})).encode() + b"\0")
         while (answer := self._receive()).get("id") != self._last_id:
             self.events.append(answer)
-        assert "error" not in answer, (method, answer["error"])
+        if "error" in answer:
+            raise CommandFailed(method, answer["error"])
         result: dict[str, Any] = answer["result"]
         return result
 
@@ -131,10 +138,25 @@ class Page:
     def wait(self, condition: str) -> Any:
         """Until it is true. Asked seldom: each question is work for the browser, which has enough."""
         deadline_s = time.monotonic() + _PATIENCE_S
-        while not (answer := self.run(condition)):
+        while not (answer := self._run_here(condition)):
             assert time.monotonic() < deadline_s, (condition, self.text("#status"), self.text("#error"))
             time.sleep(0.05)
         return answer
+
+    def reload(self, until: str) -> None:
+        """Load the page again; return when the new document is there and ``until`` is true in it."""
+        self.run("window.isOld = true")
+        self.call("Page.reload")
+        self.wait(f"!window.isOld && document.readyState === 'complete' && {until}")
+
+    def _run_here(self, script: str) -> Any:
+        """Return the value of an expression, or None where the page left for another while it ran."""
+        try:
+            return self.run(script)
+        except CommandFailed as error:
+            if error.args[1]["code"] != _WAS_INTERRUPTED:
+                raise
+            return None
 
     def text(self, selector: str) -> str:
         return str(self.run(f"document.querySelector({json.dumps(selector)})?.textContent ?? ''"))

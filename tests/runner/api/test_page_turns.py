@@ -88,10 +88,7 @@ def test_chats_survive_a_reload_and_a_switch_of_the_endpoint(page: Page) -> None
 
 
 def reload(page: Page, num_turns: int) -> None:
-    page.run("window.isOld = true, location.reload(), 0")
-    page.wait(
-        f"!window.isOld && document.readyState === 'complete' && {IS_READY} && turns.length === {num_turns}"
-    )
+    page.reload(f"{IS_READY} && turns.length === {num_turns}")
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "text"])
