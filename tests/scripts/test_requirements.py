@@ -25,6 +25,7 @@ ENVIRONMENTS = (
     ("engine", "test", "torch-cpu"),
     ("clients", "test"),
     ("gateways",),
+    ("fleet",),
     VLLM,
 )
 NPM_LOCK = ROOT / "tests" / "clients" / "javascript" / "package-lock.json"
