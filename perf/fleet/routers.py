@@ -8,9 +8,10 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
@@ -106,6 +107,21 @@ def router(name: str, urls: Sequence[str], folder: Path, *options: str) -> Itera
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
+
+
+def add_server(name: str, router: Router, url: str) -> None:
+    """Make one of ROUTERS use one more server."""
+    if name == "smg":
+        answer = urllib3.request("POST", f"{router.url}/workers", json={"url": url}, timeout=_READY_TIMEOUT_S)
+    else:
+        fields = {"url": url}
+        answer = urllib3.request(
+            "POST", f"{router.url}/add_worker?{urlencode(fields)}", timeout=_READY_TIMEOUT_S
+        )
+    if answer.status >= HTTPStatus.BAD_REQUEST:
+        raise RuntimeError(
+            f"{name} did not take {url}: {answer.status} {answer.data.decode(errors='replace')}"
+        )
 
 
 def find_program(name: str) -> str:

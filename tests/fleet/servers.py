@@ -7,9 +7,11 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest
 
 NAMES = ("A", "B")
 TOKENS_PER_SECOND = 100
+_TOGETHER_S = 0.002
+"""Time between the tokens of one piece of output, at most."""
 _SHORT_S = 5.0
 """Time for a short answer: a request to a stopped server takes longer."""
 
@@ -30,11 +34,14 @@ _SHORT_S = 5.0
 class Answer:
     """What came of a request."""
 
+    url: str
     prompt: str
     tokens: int
     text: str = ""
     is_done: bool = False
     error: str = ""
+    arrivals_s: list[float] = field(default_factory=list)
+    """Times when text arrived."""
     began: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -103,11 +110,15 @@ class Fleet:
     def is_whole(self, answer: Answer) -> bool:
         return answer.is_done and answer.server in NAMES and answer.text == self.expected(answer)
 
+    def lost(self, answers: Iterable[Answer]) -> Counter[tuple[str, str]]:
+        """Count the answers that are not whole, by URL and error."""
+        return Counter((answer.url, answer.error) for answer in answers if not self.is_whole(answer))
+
     async def ask(
         self, url: str, tokens: int = 5, session: str = "", *, answer: Answer | None = None
     ) -> Answer:
         """Stream a chat from a URL. What goes wrong is in the answer."""
-        answer = answer or Answer(f"Tell me of {url} at {time.monotonic_ns()}", tokens)
+        answer = answer or Answer(url, f"Tell me of {url} at {time.monotonic_ns()}", tokens)
         body = {
             "model": "m",
             "messages": [{"role": "user", "content": answer.prompt}],
@@ -135,7 +146,7 @@ class Fleet:
     async def load(self, urls: Sequence[str], tokens: int, count: int = 8) -> list[asyncio.Task[Answer]]:
         """Begin long streams at each URL, and return once all have their first text."""
         answers = [
-            Answer(f"Tell me story {index} of {url}", tokens) for url in urls for index in range(count)
+            Answer(url, f"Tell me story {index} of {url}", tokens) for url in urls for index in range(count)
         ]
         ends = [url for url in urls for _ in range(count)]
         tasks = [
@@ -159,6 +170,16 @@ class Fleet:
             return {answer.server for answer in await self.ask_all([url])} == set(NAMES)
 
         await self.wait_for(is_used)
+
+    async def wait_until_unbuffered(self, url: str) -> None:
+        """Wait until most tokens of a stream come one by one: a busy machine does not let all do so."""
+
+        async def is_unbuffered() -> bool:
+            times = (await self.ask(url, TOKENS_PER_SECOND // 2)).arrivals_s
+            alone = sum(after - before > _TOGETHER_S for before, after in pairwise(times))
+            return alone > TOKENS_PER_SECOND // 4
+
+        await self.wait_for(is_unbuffered)
 
     async def wait_until_avoided(self, url: str, name: str) -> None:
         """Wait until a router sends nothing to a server that does not answer."""
@@ -192,7 +213,8 @@ def _take(line: str, answer: Answer) -> None:
     document = json.loads(data)
     if "error" in document:
         answer.error = json.dumps(document["error"])
-    for choice in document.get("choices", ()):
-        answer.text += choice["delta"].get("content") or ""
-    if answer.text:
+    text = "".join(choice["delta"].get("content") or "" for choice in document.get("choices", ()))
+    if text:
+        answer.text += text
+        answer.arrivals_s.append(time.monotonic())
         answer.began.set()
