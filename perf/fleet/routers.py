@@ -22,7 +22,8 @@ from runner.settings.ports import LOOPBACK, free_ports
 from runner.supervision.child import with_parent
 
 CONFIGURATIONS = SOURCE_ROOT / "deploy" / "balancers"
-_PACKAGES = SOURCE_ROOT / ".venv-fleet" / "bin"
+FLEET = SOURCE_ROOT / ".venv-fleet"
+"""Environment of the programs that come from PyPI."""
 _SYSTEM = "/usr/sbin:/usr/local/sbin"
 """Folders of servers, which not every user has in PATH."""
 _READY_TIMEOUT_S = 120.0
@@ -126,7 +127,7 @@ def add_server(name: str, router: Router, url: str) -> None:
 
 def find_program(name: str) -> str:
     """Return the path of a router's program. Raises MissingRequirement."""
-    found = shutil.which(name, path=f"{_PACKAGES}:{os.environ.get('PATH', '')}:{_SYSTEM}")
+    found = shutil.which(name, path=f"{FLEET / 'bin'}:{os.environ.get('PATH', '')}:{_SYSTEM}")
     if not found:
         remedy = (
             f"install it: apt-get install {name}"
