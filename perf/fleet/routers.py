@@ -54,7 +54,17 @@ _ROUTER_OPTIONS = (
     *("--worker-startup-check-interval", "1", "--cb-timeout-duration-secs", "2"),
 )
 ROUTERS: Mapping[str, Sequence[str]] = {
-    "smg": ("smg", "launch", "--disable-tokenizer-autoload", "--log-level", "warn", *_ROUTER_OPTIONS),
+    # NOTE: the script `smg` may be that of sglang-router, which has one by the same name.
+    "smg": (
+        "python",
+        "-m",
+        "smg",
+        "launch",
+        "--disable-tokenizer-autoload",
+        "--log-level",
+        "warn",
+        *_ROUTER_OPTIONS,
+    ),
     "vllm-router": ("vllm-router", "--log-level", "warning", *_ROUTER_OPTIONS),
 }
 """Command by name. They know policies, and servers are added to them while they run."""
@@ -111,29 +121,31 @@ def router(name: str, urls: Sequence[str], folder: Path, *options: str) -> Itera
 
 
 def add_server(name: str, router: Router, url: str) -> None:
-    """Make one of ROUTERS use one more server."""
+    """Make one of ROUTERS use one more server, and wait until it does."""
     if name == "smg":
-        answer = urllib3.request("POST", f"{router.url}/workers", json={"url": url}, timeout=_READY_TIMEOUT_S)
+        answer = urllib3.request("POST", f"{router.url}/workers", json={"url": url})
     else:
-        fields = {"url": url}
-        answer = urllib3.request(
-            "POST", f"{router.url}/add_worker?{urlencode(fields)}", timeout=_READY_TIMEOUT_S
-        )
+        answer = urllib3.request("POST", f"{router.url}/add_worker?{urlencode({'url': url})}")
     if answer.status >= HTTPStatus.BAD_REQUEST:
-        raise RuntimeError(
-            f"{name} did not take {url}: {answer.status} {answer.data.decode(errors='replace')}"
-        )
+        text = answer.data.decode(errors="replace")
+        raise RuntimeError(f"{name} did not take {url}: {answer.status} {text}")
+    deadline_s = time.monotonic() + _READY_TIMEOUT_S
+    while not any(
+        each["url"] == url and each["is_healthy"]
+        for each in urllib3.request("GET", f"{router.url}/workers").json()["workers"]
+    ):
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"{name} did not find {url} healthy within {_READY_TIMEOUT_S:g} s")
+        time.sleep(_POLL_S)
 
 
 def find_program(name: str) -> str:
     """Return the path of a router's program. Raises MissingRequirement."""
-    found = shutil.which(name, path=f"{FLEET / 'bin'}:{os.environ.get('PATH', '')}:{_SYSTEM}")
+    is_debians = name in ("nginx", "haproxy")
+    path = f"{os.environ.get('PATH', '')}:{_SYSTEM}" if is_debians else str(FLEET / "bin")
+    found = shutil.which(name, path=path)
     if not found:
-        remedy = (
-            f"install it: apt-get install {name}"
-            if name in ("nginx", "haproxy")
-            else "`make fleet` installs it"
-        )
+        remedy = f"install it: apt-get install {name}" if is_debians else "`make fleet` installs it"
         raise MissingRequirement(what=f"The program {name}", remedy=remedy)
     return found
 

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from engine.machine.processes import session_members
+from perf.fleet.routers import FLEET
 from runner.settings.ports import free_ports
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest
 
+needs_environment = pytest.mark.skipif(not FLEET.is_dir(), reason="no .venv-fleet: make test-fleet makes it")
 NAMES = ("A", "B")
 TOKENS_PER_SECOND = 100
 _TOGETHER_S = 0.002

@@ -13,16 +13,16 @@ from contextlib import ExitStack
 import pytest
 
 from errors.settings import MissingRequirement
-from perf.fleet.routers import BALANCERS, CONFIGURATIONS, FLEET, ROUTERS, router
-from tests.fleet.servers import NAMES, TOKENS_PER_SECOND, Fleet
+from perf.fleet.routers import BALANCERS, CONFIGURATIONS, ROUTERS, router
+from tests.fleet.servers import NAMES, TOKENS_PER_SECOND, Fleet, needs_environment
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.servers,
-    pytest.mark.skipif(not FLEET.is_dir(), reason="no .venv-fleet: make test-fleet makes it"),
+    needs_environment,
 ]
 HAS_CHECKS = {"haproxy", "envoy", "caddy", "smg"}
-"""Those that notice a server which does not answer: nginx has no active checks."""
+"""Routers that notice a server which does not answer: nginx has no active checks."""
 POLICIES = {"smg": ["--policy", "round_robin"]}
 
 
