@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perf.fleet.routers import BALANCERS, ROUTERS, router
 from perf.peers.engine import Engine
 from perf.peers.vllm_serve import vllm_serve
+from perf.routers import BALANCERS, ROUTERS, router
 from perf.servers import ENGINE_START_TIMEOUT_S, Stack, whole_stack
 
 _ROUTERS = (*BALANCERS, *ROUTERS)

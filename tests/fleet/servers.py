@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from engine.machine.processes import session_members
-from perf.fleet.routers import FLEET
+from perf.routers import FLEET
 from runner.settings.ports import free_ports
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest

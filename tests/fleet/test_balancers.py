@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from errors.settings import MissingRequirement
-from perf.fleet.routers import BALANCERS, CONFIGURATIONS, ROUTERS, router
+from perf.routers import BALANCERS, CONFIGURATIONS, ROUTERS, router
 from tests.fleet.servers import NAMES, TOKENS_PER_SECOND, Fleet, needs_environment
 
 pytestmark = [

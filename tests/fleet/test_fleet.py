@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from errors.settings import MissingRequirement
+from perf import routers
 from perf.__main__ import main
-from perf.fleet import routers
 from tests.fleet.servers import needs_environment
 
 

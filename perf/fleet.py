@@ -31,7 +31,6 @@ from engine.machine.description import machine
 from engine.machine.processes import session_members
 from errors.requests import InvalidInput
 from perf.engines import paced_engine
-from perf.fleet.routers import ROUTERS, Router, add_server, find_program, router
 from perf.load.clients import run
 from perf.load.plan import Plan
 from perf.load.summary import Summary, summarize
@@ -40,6 +39,7 @@ from perf.peers.engine import Engine
 from perf.peers.requests import Prompts
 from perf.peers.servers import Endpoint
 from perf.peers.workloads import Prompt, Words, Workload
+from perf.routers import ROUTERS, Router, add_server, find_program, router
 from perf.servers import Stack, whole_stack
 from perf.table import table
 
