@@ -57,13 +57,15 @@ def runs(entry: Entry, sm: int) -> bool:
 def needed(entries: Sequence[Entry], sm: int) -> list[Entry]:
     """Return the entries to keep of one container, in their order; none when nothing in it runs on `sm`.
 
-    Entries of one architecture stay together (`sm_90` and `sm_90a`): the driver chooses between them, and has
-    to find the same choice as before. Where there is code to link at run time, what the linker wants is not
+    The newest of each variant stays (`sm_100` beside `sm_103f`): the driver chooses between them, and has to
+    find the same choice as before. Where there is code to link at run time, what the linker wants is not
     known here, so all that it could use stays.
     """
     usable = [entry for entry in entries if runs(entry, sm)]
     if any(entry.kind is Kind.LTO_IR for entry in usable):
         return usable
     best = [entry for entry in usable if entry.kind is Kind.ELF] or usable
-    newest = max((entry.sm for entry in best), default=0)
-    return [entry for entry in best if entry.sm == newest]
+    newest = {
+        variant: max((one.sm for one in best if one.variant is variant), default=0) for variant in Variant
+    }
+    return [entry for entry in best if entry.sm == newest[entry.variant]]
