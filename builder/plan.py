@@ -13,7 +13,8 @@ from builder.sizes.memory import weight_bytes
 from builder.sizes.model_shape import UnknownShape, shape_of
 from builder.steps import EnginePlan
 from builder.survey import Survey, survey
-from engine.kinds import KINDS
+from engine.kinds import KINDS, Kind
+from engine.machine.gpu import visible_gpus
 from engine.pooling import MODULES_NAME
 from engine.words import download_time, in_words, num_files
 from errors.build import DownloadFailed
@@ -31,15 +32,24 @@ def plan_lines(config_source: str | Path | ConfigFile, *, model_config: Path | N
     """
     file = config_source if isinstance(config_source, ConfigFile) else read_config(config_source)
     planned = engine_plan(file.config)
+    images = [*_images(KINDS[file.config.engine_kind])]
     failure = None
     try:
         sizes = list(_sizes(file, planned, model_config))
     except DownloadFailed as exc:
         failure = exc
         sizes = [f"not known     downloads and sizes; {_GIVE_CONFIG}"]
-    yield from [*file.notes, *planned.notes, *(line for line, _ in all_steps(planned)), *sizes]
+    yield from [*file.notes, *planned.notes, *(line for line, _ in all_steps(planned)), *images, *sizes]
     if failure is not None:
         raise failure
+
+
+def _images(kind: Kind) -> Iterator[str]:
+    """Yield the runner image that serves the engine on this machine's GPU, if it has one."""
+    if kind.image is not None and (gpus := visible_gpus()):
+        has_image = gpus[0].sm in kind.image_sms
+        image = f"{kind.image}-{gpus[0].sm}" if has_image else f"no {kind.image} image"
+        yield f"image         {image} for {gpus[0].name or 'this GPU'} (SM {gpus[0].sm})"
 
 
 def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> Iterator[str]:

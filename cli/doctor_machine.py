@@ -10,7 +10,7 @@ from pathlib import Path
 from cli.inspect import describe_gpus
 from engine.machine.description import machine
 from engine.machine.gpu import nvidia_smi, visible_gpus
-from engine.machine.preflight import RUNNER_IMAGE_SMS, installed_version
+from engine.machine.preflight import check_image, installed_version, runner_images
 from engine.words import in_words
 from errors.settings import MissingRequirement
 from runner.settings.settings import Settings
@@ -53,11 +53,9 @@ def check_gpus(settings: Settings) -> str:
     gpus = visible_gpus()
     if not gpus:
         return "none; transformers and paced engines run on the CPU"
-    sm = gpus[0].sm
-    image = (
-        f"image cog-triton-runner-{sm}" if sm in RUNNER_IMAGE_SMS else "for which there is no runner image"
-    )
-    return f"{describe_gpus(gpus)}; {image}"
+    check_image(settings.image, gpus[:1])
+    images = " or ".join(runner_images(gpus[0].sm))
+    return f"{describe_gpus(gpus)}; {f'image {images}' if images else 'for which there is no runner image'}"
 
 
 def check_shared_memory(settings: Settings) -> str:

@@ -67,6 +67,10 @@ class Kind:
     """Module with its ``load``."""
     builder: str | None = None
     """Module with its ``KEYS`` and ``Plan``; None: cog-triton does not build it."""
+    image: str | None = None
+    """Beginning of the names of its runner images for GPUs; the SM follows, as in cog-triton-runner-90."""
+    image_sms: tuple[int, ...] = ()
+    """GPU architectures that have such an image."""
     runs_on: str = "any machine"
     needs_gpu: bool = False
     is_compiled: bool = False
@@ -102,6 +106,8 @@ _ROWS = (
         name="tensorrt_llm",
         adapter="runner.engines.tensorrt_llm.adapter",
         builder="builder.kinds.tensorrt_llm",
+        image="cog-triton-runner",
+        image_sms=(80, 86, 89, 90),
         runs_on="NVIDIA GPU",
         needs_gpu=True,
         is_compiled=True,
@@ -135,6 +141,8 @@ _ROWS = (
         name="vllm",
         adapter="runner.engines.vllm.adapter",
         builder="builder.kinds.vllm",
+        image="cog-triton-runner-vllm",
+        image_sms=(80, 86, 89, 90, 100, 103, 120),
         runs_on="NVIDIA GPU",
         needs_gpu=True,
         serves_models=True,

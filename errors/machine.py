@@ -33,6 +33,14 @@ class WrongLibraryVersion(CodedError):
     )
 
 
+class WrongImage(CodedError):
+    code = "E1330"
+    summary = "The image has no code for this GPU"
+    template = (
+        "The image {image} has code for GPUs of SM {built_for} only, and {gpu} is SM {present}: {remedy}."
+    )
+
+
 class TooFewGpus(CodedError):
     code = "E1325"
     summary = "The engine was built for more GPUs than this machine has"

@@ -121,6 +121,8 @@ let
     else
       { }
   )
+  # A runner on a GPU of another architecture says so.
+  // (if sm == null then { } else { COG_TRITON_IMAGE = name; })
   // variables;
 
   layers = below ++ [ (code { inherit kind below; }) ];

@@ -1,4 +1,4 @@
-# For NVIDIA GPUs of one architecture (SM 80, 86 or 90), from the root of a checkout:
+# For NVIDIA GPUs of one architecture (SM 80, 86, 89, 90, 100, 103 or 120), from the root of a checkout:
 #   docker build -f deploy/docker/vllm.Dockerfile -t cog-triton-runner-vllm-90 --build-arg SM=90 .
 ARG PYTHON=python:3.11-slim-bookworm
 
@@ -63,6 +63,7 @@ COPY runner/.cog .cog
 # Where an engine may be mounted.
 WORKDIR /src/triton_model_repo/tensorrt_llm/1
 WORKDIR /src
-ENV COG_PREDICT_TYPE_STUB=/src/runner/run.py:Runner COG_MAX_CONCURRENCY=64
+ARG SM=90
+ENV COG_PREDICT_TYPE_STUB=/src/runner/run.py:Runner COG_MAX_CONCURRENCY=64 COG_TRITON_IMAGE=cog-triton-runner-vllm-$SM
 EXPOSE 5000 8000 8001 8002 9000
 CMD ["python", "-m", "runner.cog_server", "--host", "0.0.0.0"]

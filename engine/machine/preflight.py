@@ -14,12 +14,23 @@ from errors.machine import (
     GpuRequired,
     TooFewGpus,
     WrongGpuArchitecture,
+    WrongImage,
     WrongLibraryVersion,
 )
 from errors.settings import MissingRequirement
 
-RUNNER_IMAGE_SMS = {80: "A100", 86: "A40, A10, RTX 30xx", 90: "H100, H200"}
-"""Architectures that have an image ``cog-triton-runner-<SM>``."""
+IMAGE_VARIABLE = "COG_TRITON_IMAGE"
+"""Set in runner images for GPUs: the image's name, which ends with the one SM that it has code for."""
+GPU_NAMES = {
+    80: "A100",
+    86: "A40, A10, RTX 30xx",
+    89: "L4, L40S, RTX 40xx",
+    90: "H100, H200",
+    100: "B200",
+    103: "B300",
+    120: "RTX 50xx, RTX PRO",
+}
+"""GPUs of the architectures that have a runner image."""
 
 # Read metadata and not the package: importing tensorrt_llm takes long and initialises MPI.
 _ASK_VERSION = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
@@ -51,6 +62,26 @@ def check_runs_here(
         _check_memory(manifest, gpus)
 
 
+def runner_images(sm: int, first: str = "") -> list[str]:
+    """Return the names of the runner images for GPUs of ``sm``, those beginning with ``first`` first."""
+    named = [kind.image for kind in KINDS.values() if kind.image is not None and sm in kind.image_sms]
+    return [f"{name}-{sm}" for name in sorted(named, key=lambda name: name != first)]
+
+
+def check_image(image: str | None, gpus: tuple[Gpu, ...]) -> None:
+    """Raise E1330 if the runner image of this name has no code for one of the GPUs."""
+    name, _, sm = (image or "").rpartition("-")
+    for gpu in gpus if sm.isdecimal() else ():
+        if gpu.sm != int(sm):
+            fitting = next(iter(runner_images(gpu.sm, name)), None)
+            remedy = (
+                f"use {fitting}" if fitting else "no image is for this GPU; install vLLM without an image"
+            )
+            raise WrongImage(
+                image=image, built_for=sm, gpu=gpu.name or "this GPU", present=gpu.sm, remedy=remedy
+            )
+
+
 def check_gpus(facts: EngineFacts, gpus: tuple[Gpu, ...]) -> None:
     """Check the facts that need no more of an engine: kind, architecture and number of GPUs."""
     if not KINDS[facts.engine_kind].needs_gpu:
@@ -61,7 +92,7 @@ def check_gpus(facts: EngineFacts, gpus: tuple[Gpu, ...]) -> None:
         return
     for gpu in gpus[: facts.world_size]:
         if facts.sm not in (None, gpu.sm):
-            raise WrongGpuArchitecture(built_for=facts.sm, present=gpu.sm, remedy=_where_it_runs(facts.sm))
+            raise WrongGpuArchitecture(built_for=facts.sm, present=gpu.sm, remedy=_where_it_runs(facts))
     if len(gpus) < facts.world_size:
         present = "1 is" if len(gpus) == 1 else f"{len(gpus)} are"
         raise TooFewGpus(world_size=facts.world_size, present=present, present_count=len(gpus))
@@ -71,7 +102,7 @@ def _check_library(facts: EngineFacts, library_version: Callable[[str], str | No
     name = facts.library.name if facts.library else facts.engine_kind
     present = library_version(name)
     if present is None:
-        image = f"cog-triton-runner-{facts.sm}" if facts.sm in RUNNER_IMAGE_SMS else "cog-triton-runner-<SM>"
+        image = _image(facts) or f"{KINDS[facts.engine_kind].image}-<SM>"
         raise MissingRequirement(
             what=f"{name} in the engine environment's Python",
             remedy=f"run the {image} image, or set COG_TRITON_ENGINE_PYTHON to a Python that has it",
@@ -95,10 +126,15 @@ def _check_memory(manifest: Manifest, gpus: tuple[Gpu, ...]) -> None:
         )
 
 
-def _where_it_runs(sm: int | None) -> str:
-    if sm in RUNNER_IMAGE_SMS:
-        return f"run it with the cog-triton-runner-{sm} image on an SM {sm} GPU ({RUNNER_IMAGE_SMS[sm]})"
-    return f"run it on an SM {sm} GPU"
+def _image(facts: EngineFacts) -> str | None:
+    kind = KINDS[facts.engine_kind]
+    return f"{kind.image}-{facts.sm}" if facts.sm in kind.image_sms else None
+
+
+def _where_it_runs(facts: EngineFacts) -> str:
+    if (image := _image(facts)) is not None and facts.sm is not None:
+        return f"run it with the {image} image on an SM {facts.sm} GPU ({GPU_NAMES[facts.sm]})"
+    return f"run it on an SM {facts.sm} GPU"
 
 
 def _gib(size_bytes: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, DirectoryPath, FilePath
 
+from engine.machine.preflight import IMAGE_VARIABLE
 from engine.machine.processors import usable_processors
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.redact import HIDDEN
@@ -121,6 +122,11 @@ class Settings(APISettings, BaseModel):
         allow_inf_nan=False,
     )
     engine_python: Program = variable(ENGINE_PYTHON_VARIABLE, ..., "Python of the engine environment")
+    image: str | None = variable(
+        IMAGE_VARIABLE,
+        None,
+        "the runner image's name; an image for GPUs sets it, to be refused on a wrong GPU",
+    )
     triton_backend_dir: DirectoryPath | None = variable(
         "TRITONSERVER_BACKEND_DIR", None, "folder with further Triton backends, for example tensorrtllm"
     )

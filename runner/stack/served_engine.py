@@ -11,7 +11,7 @@ from engine.cache.store import open_engine
 from engine.directory import Engine, load
 from engine.kinds import KINDS
 from engine.machine.gpu import visible_gpus
-from engine.machine.preflight import check_runs_here, installed_version
+from engine.machine.preflight import check_image, check_runs_here, installed_version
 from engine.machine.python import ENGINE_PYTHON_VARIABLE
 from engine.machine.root import SOURCE_ROOT
 from engine.progress import Progress
@@ -50,6 +50,8 @@ def open_served_engine(
             on_the_way=begin,
             progress=progress,
         )
+    if settings.model_id:
+        check_image(settings.image, visible_gpus()[:1])  # Before the model is downloaded.
     engine = load(make_engine(settings, log) if settings.model_id else settings.engine_dir)
     check(engine.manifest)
     return engine
@@ -102,5 +104,6 @@ def check_servable(settings: Settings, manifest: Manifest) -> None:
             remedy="set TRITONSERVER_BACKEND_DIR to the folder of NVIDIA's backends",
         )
     version = None if has_own_library else installed_version(settings.engine_python)
-    gpus = visible_gpus() if KINDS[manifest.engine_kind].needs_gpu else ()
+    gpus = visible_gpus() if settings.image or KINDS[manifest.engine_kind].needs_gpu else ()
+    check_image(settings.image, gpus[: manifest.world_size])
     check_runs_here(manifest, gpus, version)

@@ -12,6 +12,7 @@ import yaml
 
 from builder.plan import plan_lines
 from cli.main import main
+from engine.machine.gpu import Gpu
 from errors.build_config import InvalidBuildValue, ModelTooLarge, SequenceTooLong
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
@@ -25,6 +26,7 @@ from tests.builder.tensorrt_llm_builds import config
 def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide this machine's GPU: the plan tells less without one."""
     monkeypatch.setattr("builder.trtllm.build_host.detected_sm", lambda: None)
+    monkeypatch.setattr("builder.plan.visible_gpus", tuple)
     monkeypatch.delenv("TRTLLM_DIR", raising=False)
     monkeypatch.setenv("COG_TRITON_ENGINE_PYTHON", "/engine/bin/python")
 
@@ -126,6 +128,16 @@ def test_other_kinds_tell_what_they_have_sizes_of(tmp_path: Path, repository: Re
     assert re.search(parts, line_of(lines, "memory"))
     paced = lines_of(tmp_path, {"engine": "paced", "model_id": MODEL_ID, "paced": {"tokens_per_second": 1}})
     assert not any("safetensors" in line for line in paced)
+
+
+def test_the_image_that_serves_the_engine_on_this_gpu_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.plan.visible_gpus", lambda: (Gpu(103, "NVIDIA B300"),))
+    lines = lines_of(tmp_path, {"engine": "vllm", "model_id": MODEL_ID}, LLAMA_2_7B)
+    assert line_of(lines, "image") == "image cog-triton-runner-vllm-103 for NVIDIA B300 (SM 103)"
+    lines = lines_of(tmp_path, config({}), LLAMA_2_7B)
+    assert line_of(lines, "image") == "image no cog-triton-runner image for NVIDIA B300 (SM 103)"
 
 
 def test_a_model_of_an_unknown_kind_is_said_to_be_estimated(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_gpus_without_a_driver_library_are_told_with_what_to_do(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_gpus(tmp_path, sm=90)
+    monkeypatch.setenv("COG_TRITON_IMAGE", "cog-triton-runner-vllm-90")
     smi = tmp_path / "nvidia-smi"
     smi.write_text(smi.read_text().replace("-L)", "*driver_version*) echo 550.1 ;;\n-L)"))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -105,6 +106,10 @@ def test_gpus_without_a_driver_library_are_told_with_what_to_do(
     found = verdicts(capsys)
     assert "--gpus all" in found["FAIL  driver"]
     assert re.search(r"SM 90, 2[34]\.\d GiB of 2[34]\.\d GiB free", found["ok    GPU"])
+    assert found["ok    GPU"].endswith("image cog-triton-runner-90 or cog-triton-runner-vllm-90")
+    make_gpus(tmp_path, sm=89)
+    assert main(["doctor"]) == 2
+    assert verdicts(capsys)["FAIL  GPU"].endswith("is SM 89: use cog-triton-runner-vllm-89.")
 
 
 def test_a_torch_for_a_newer_cuda_than_the_drivers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import string
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,6 +133,7 @@ def _stage(path: Path, target: str) -> dict[str, Any]:
     """Return the configuration that a Dockerfile gives to a stage, as `docker inspect` shows it."""
     stages: dict[str, dict[str, Any]] = {}
     config: dict[str, Any] = {}
+    arguments: dict[str, str] = {}
     for line in re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", path.read_text(), flags=re.MULTILINE)).splitlines():
         instruction, _, rest = line.strip().partition(" ")
         if instruction == "FROM":
@@ -142,8 +144,10 @@ def _stage(path: Path, target: str) -> dict[str, Any]:
                 "Env": [*below["Env"]],
                 "ExposedPorts": {**below["ExposedPorts"]},
             }
+        elif instruction == "ARG":
+            arguments |= dict([rest.partition("=")[::2]])
         elif instruction == "ENV":
-            config["Env"] += rest.split()
+            config["Env"] += string.Template(rest).safe_substitute(arguments).split()
         elif instruction == "EXPOSE":
             config["ExposedPorts"] |= {f"{port}/tcp": {} for port in rest.split()}
         elif instruction in ("CMD", "ENTRYPOINT"):

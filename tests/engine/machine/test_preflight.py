@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from engine.kinds import KINDS
 from engine.machine.gpu import Gpu
-from engine.machine.preflight import check_gpus, check_runs_here, installed_version
+from engine.machine.preflight import (
+    GPU_NAMES,
+    check_gpus,
+    check_image,
+    check_runs_here,
+    installed_version,
+    runner_images,
+)
+from engine.machine.root import SOURCE_ROOT
 from engine.tar.manifest import EngineFacts, FileEntry, Library, Manifest
 from errors.machine import (
     GpuMemoryTooSmall,
     GpuRequired,
     TooFewGpus,
     WrongGpuArchitecture,
+    WrongImage,
     WrongLibraryVersion,
 )
 from errors.settings import MissingRequirement
@@ -53,6 +64,40 @@ def test_an_engine_for_another_architecture_is_refused_with_the_image() -> None:
         check_gpus(EngineFacts(engine_kind="tensorrt_llm", sm=75), (H100,))
     with pytest.raises(WrongGpuArchitecture, match="this GPU is SM 86"):
         check_with(manifest(world_size=2), H100, A40)
+
+
+@pytest.mark.parametrize(
+    ("image", "gpu", "says"),
+    [
+        (
+            "cog-triton-runner-vllm-90",
+            Gpu(89, "NVIDIA L4"),
+            "vllm-90 has code for GPUs of SM 90 only, and NVIDIA L4 is SM 89: use cog-triton-runner-vllm-89.",
+        ),
+        ("cog-triton-runner-80", A40, "use cog-triton-runner-86."),
+        ("cog-triton-runner-90", Gpu(100), "this GPU is SM 100: use cog-triton-runner-vllm-100."),
+        ("cog-triton-runner-vllm-120", Gpu(121, "NVIDIA GB10"), "no image is for this GPU"),
+    ],
+)
+def test_a_wrong_image_is_refused_with_the_one_that_fits(image: str, gpu: Gpu, says: str) -> None:
+    with pytest.raises(WrongImage, match=re.escape(says)):
+        check_image(image, (gpu,))
+    sm = int(image.rpartition("-")[2])
+    check_image(image, (Gpu(sm),))
+    with pytest.raises(WrongImage):
+        check_image(image, (Gpu(sm), gpu))
+
+
+@pytest.mark.parametrize("image", [None, "", "cog-triton-runner-cpu", "mine"])
+def test_an_image_without_an_architecture_in_its_name_is_for_any(image: str | None) -> None:
+    check_image(image, (H100, A40))
+
+
+def test_the_images_named_are_those_that_nix_has() -> None:
+    evaluation = (SOURCE_ROOT / "tests" / "nix" / "evaluation.nix").read_text()
+    named = {image for sm in GPU_NAMES for image in runner_images(sm)}
+    assert named == set(re.findall(r'"(cog-triton-runner-(?:vllm-)?\d+)"', evaluation))
+    assert {sm for kind in KINDS.values() for sm in kind.image_sms} == set(GPU_NAMES)
 
 
 def test_an_engine_that_needs_a_gpu_is_refused_without_one() -> None:

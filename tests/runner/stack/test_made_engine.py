@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from engine.directory import load
+from engine.machine.gpu import Gpu
 from engine.machine.root import SOURCE_ROOT
+from engine.tar.manifest import Manifest
 from errors.build_config import WeightFormatMissing
 from errors.engine_tar import EngineNotFound
+from errors.machine import WrongImage
 from runner.settings.settings import load_settings
-from runner.stack.served_engine import make_engine
+from runner.stack import served_engine
+from runner.stack.served_engine import check_servable, make_engine, open_served_engine
 
 MODEL = SOURCE_ROOT / "builder" / "examples" / "tiny" / "model"
 
@@ -28,6 +32,20 @@ def test_a_model_is_made_an_engine_and_what_happens_is_logged(tmp_path: Path) ->
     assert engine.is_relative_to(tmp_path)
     assert any("[1/5] read model" in line for line in lines)
     assert all(line.startswith("model: ") for line in lines)
+
+
+def test_a_wrong_image_is_refused_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_engine, "visible_gpus", lambda: (Gpu(89, "NVIDIA L4"),))
+    monkeypatch.setattr(served_engine, "make_engine", pytest.fail)
+    settings = load_settings({"MODEL_ID": str(MODEL), "COG_TRITON_IMAGE": "cog-triton-runner-vllm-90"})
+    refused = r"NVIDIA L4 is SM 89: use cog-triton-runner-vllm-89"
+    with pytest.raises(WrongImage, match=refused):
+        open_served_engine(settings, pytest.fail, lambda *_: None, print)
+    for kind in ("vllm", "transformers"):
+        with pytest.raises(WrongImage, match=refused):
+            check_servable(settings, Manifest(engine_kind=kind, files={}))
 
 
 @pytest.mark.slow
