@@ -65,7 +65,8 @@ let
   };
 
   # What only building an engine, linking, profiling or debugging needs, and what no kept architecture runs. vLLM
-  # takes FlashAttention 3 on SM 90 and FlashAttention 2 below.
+  # takes FlashAttention 3 on SM 90 and FlashAttention 2 elsewhere; Triton (the compiler) takes another ptxas from
+  # SM 100 on.
   leftOut = builtins.fromJSON (builtins.readFile ./left-out.json);
   notForRunners = builtins.concatLists (builtins.attrValues leftOut.runners);
   notForSm = leftOut.sm;
@@ -96,15 +97,23 @@ let
         }
       )
     ) sms;
-  architectures = [
-    "80"
-    "86"
-    "90"
-  ];
 in
 builtins.listToAttrs (
-  runners "cog-triton-runner" tensorrtLlm architectures
-  ++ runners "cog-triton-runner-vllm" vllm architectures
+  runners "cog-triton-runner" tensorrtLlm [
+    "80"
+    "86"
+    "89"
+    "90"
+  ]
+  ++ runners "cog-triton-runner-vllm" vllm [
+    "80"
+    "86"
+    "89"
+    "90"
+    "100"
+    "103"
+    "120"
+  ]
   ++ [
     (image (
       tensorrtLlm

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
 import yaml
 
+from engine.machine.root import SOURCE_ROOT
 from runner.observability.metrics import ENGINE_METRICS
 from runner.settings.cog_settings import COG_VARIABLES
 from runner.settings.settings import VARIABLES, load_settings
@@ -71,6 +73,21 @@ def test_what_was_compiled_elsewhere_is_copied_by_the_runners_image_without_righ
     assert copy["image"] == runner["image"]
     assert copy["securityContext"] == runner["securityContext"]
     assert [mount for mount in runner["volumeMounts"] if mount["name"] == "cache"] == copy["volumeMounts"]
+
+
+def test_the_documented_kustomization_takes_another_image_and_other_nodes(tmp_path: Path) -> None:
+    guide = (SOURCE_ROOT / "docs" / "kubernetes.md").read_text()
+    (block,) = (each for each in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL) if "vllm-89" in each)
+    copy = tmp_path / "kubernetes"
+    shutil.copytree(KUBERNETES, copy)
+    (copy / "mine").mkdir()
+    (copy / "mine" / "kustomization.yaml").write_text(block)
+    documents = built(copy / "mine")
+    assert runner_container(documents)["image"] == "registry.example.com/cog-triton-runner-vllm-89:latest"
+    assert of_kind(documents, "Deployment")["spec"]["template"]["spec"]["nodeSelector"] == {
+        "nvidia.com/gpu.compute.major": "8",
+        "nvidia.com/gpu.compute.minor": "9",
+    }
 
 
 def test_the_schemas_refuse_what_is_wrong() -> None:

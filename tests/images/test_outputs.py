@@ -27,7 +27,7 @@ def test_every_image_is_a_derivation(trixie_nix: Path) -> None:
     apply = "images: builtins.mapAttrs (name: image: image.drvPath) images"
     evaluate = ("eval", "--json", f"{ROOT}#packages.x86_64-linux", "--apply", apply)
     paths = json.loads(nix(*evaluate))
-    assert len(paths) == 10
+    assert len(paths) == 15
     assert paths["default"] == paths["cog-triton-runner-cpu"]
     assert all(path.endswith(f"{name}.drv") for name, path in paths.items() if name != "default")
     assert json.loads(nix(*evaluate, program=trixie_nix / "nix")) == paths

@@ -56,10 +56,15 @@ in
       "cog-triton-builder-cpu"
       "cog-triton-runner-80"
       "cog-triton-runner-86"
+      "cog-triton-runner-89"
       "cog-triton-runner-90"
       "cog-triton-runner-cpu"
+      "cog-triton-runner-vllm-100"
+      "cog-triton-runner-vllm-103"
+      "cog-triton-runner-vllm-120"
       "cog-triton-runner-vllm-80"
       "cog-triton-runner-vllm-86"
+      "cog-triton-runner-vllm-89"
       "cog-triton-runner-vllm-90"
     ];
   };
@@ -155,16 +160,30 @@ in
     expr = ofImages (image: matches ".*/nix/store/.*" (builtins.toJSON image.config));
     expected = constant false;
   };
-  slimmed-images-say-for-which-architecture = {
-    expr = ofImages (image: image.config.Labels."cog-triton.sm" or null);
-    expected = constant null // {
-      cog-triton-runner-80 = "80";
-      cog-triton-runner-86 = "86";
-      cog-triton-runner-90 = "90";
-      cog-triton-runner-vllm-80 = "80";
-      cog-triton-runner-vllm-86 = "86";
-      cog-triton-runner-vllm-90 = "90";
-    };
+  slimmed-images-say-for-which-architecture-and-know-their-name = {
+    expr = ofImages (image: [
+      (image.config.Labels."cog-triton.sm" or null)
+      (environment image "COG_TRITON_IMAGE")
+    ]);
+    expected = builtins.listToAttrs (
+      map (name: {
+        inherit name;
+        value =
+          let
+            sm = builtins.match "cog-triton-runner-(vllm-)?([0-9]+)" name;
+          in
+          if sm == null then
+            [
+              null
+              [ ]
+            ]
+          else
+            [
+              (builtins.elemAt sm 1)
+              [ name ]
+            ];
+      }) names
+    );
   };
   labels-name-kind-and-engine = {
     expr = ofImages (
