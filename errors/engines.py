@@ -32,6 +32,15 @@ class EngineAsleep(CodedError):
     template = "The engine sleeps; send the request again once POST /wake_up has woken it."
 
 
+class GuideCheckFailed(CodedError):
+    code = "E2115"
+    summary = "The process that checks guides does not run"
+    template = (
+        "The engine server can't check the {guide_type} ({reason}); "
+        "send the request again, and if that fails too see Triton's log."
+    )
+
+
 class VllmMissing(CodedError):
     code = "E2201"
     summary = "The engine environment has no vLLM that can be imported"

@@ -9,6 +9,7 @@ guide exceeded a limit.
 """
 
 import ctypes
+import logging
 import os
 import resource
 import select
@@ -23,6 +24,7 @@ import msgspec
 from engine.machine.processes import StoppedWatch, descendants
 from engine.machine.root import own_environment
 from errors.coded_error import CodedError
+from errors.engines import GuideCheckFailed
 from errors.requests import InvalidGuide
 from errors.wire import WireError
 from runner.engines.guides.errors import first_line
@@ -39,6 +41,8 @@ _POLL_S = 0.25
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _NICENESS = 10
 """Low priority, so that running streams go first."""
+
+log = logging.getLogger("cog_triton.engine")
 
 
 class Answer(msgspec.Struct):
@@ -57,13 +61,19 @@ class Checker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def check(self, guide: Guide, cpu_s: float) -> Answer | None:
-        """Check a guide; None if it exceeds a limit. Raises OSError if the process can't run."""
-        for _ in range(2):  # It may have been killed since the last guide, or be stopped.
-            line = self._ask(msgspec.json.encode((guide, cpu_s)) + b"\n")
-            if line.endswith(b"\n"):
-                return msgspec.json.decode(line, type=Answer | None)
-            self._end()
-        raise OSError("the process that checks guides ended")
+        """Check a guide; None if it exceeds a limit. Raises E2115 if the process can't run."""
+        try:
+            for _ in range(2):  # It may have been killed since the last guide, or be stopped.
+                line = self._ask(msgspec.json.encode((guide, cpu_s)) + b"\n")
+                if line.endswith(b"\n"):
+                    return msgspec.json.decode(line, type=Answer | None)
+                self._end()
+            raise OSError("its process ended twice")
+        except OSError as exc:
+            log.error(
+                "no guide can be checked (%s); to see why, run: %s -m %s", exc, sys.executable, __name__
+            )
+            raise GuideCheckFailed(guide_type=guide.type, reason=exc) from exc
 
     def _ask(self, line: bytes) -> bytes:
         """Return the answer; a part of it if the process has ended, is stopped or hangs."""

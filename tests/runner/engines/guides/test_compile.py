@@ -16,8 +16,11 @@ import pytest
 pytest.importorskip("llguidance", reason="is in the engine environment")
 
 from engine.machine.processes import name_of
+from engine.machine.root import SOURCE_ROOT, own_environment
 from errors.coded_error import CodedError
+from errors.engines import GuideCheckFailed
 from errors.requests import GuideFailed, InvalidGuide
+from runner.engines.guides import check as check_module
 from runner.engines.guides import compile as compile_module
 from runner.engines.guides import follow as follow_module
 from runner.engines.guides.check import PROCESS_NAME, Checker
@@ -267,6 +270,17 @@ def test_a_checking_process_that_was_killed_is_replaced() -> None:
     checker._process.kill()
     checker._process.wait()
     assert checker.check(SMALL, 1.0) is not None
+
+
+def test_a_checking_process_that_can_not_run_is_the_servers_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its environment lacks llguidance, for example, which the engine server found elsewhere."""
+    (tmp_path / "llguidance.py").write_text("raise ImportError")
+    environment = own_environment() | {"PYTHONPATH": f"{tmp_path}:{SOURCE_ROOT}"}
+    monkeypatch.setattr(check_module, "own_environment", lambda: environment)
+    with pytest.raises(GuideCheckFailed, match="can't check the regex \\(its process ended twice\\)"):
+        Checker().check(SMALL, 1.0)
 
 
 def test_a_checking_process_that_is_stopped_is_replaced_within_seconds() -> None:
