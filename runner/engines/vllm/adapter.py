@@ -92,7 +92,8 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         max_adapters=adapters.limit,
         can_sleep=config.model_config.enable_sleep_mode,
     )
-    return VllmEngine(client, sink, ready, adapters, guides, end_id, pooling)
+    has_drafts = config.speculative_config is not None
+    return VllmEngine(client, sink, ready, adapters, guides, end_id, pooling, has_drafts=has_drafts)
 
 
 def _open_guides(engine_dir: Path) -> "GuideCompiler | None":

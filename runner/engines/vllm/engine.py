@@ -15,7 +15,7 @@ import numpy as np
 
 from engine.pooling import Pooling
 from errors.coded_error import CodedError
-from errors.engines import EngineAsleep, VllmEngineDied, VllmRequestFailed
+from errors.engines import EngineAsleep, VllmEngineDied
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import (
     FinishReason,
@@ -36,6 +36,7 @@ from runner.engines.vllm.request import (
     check_limits,
     core_request,
     drafted_tokens,
+    failure,
     structured_outputs,
     token_log_probs,
 )
@@ -61,6 +62,8 @@ class VllmEngine:
         guides: GuideCompiler | None,
         guide_end_id: int | None,
         pooling: Pooling | None = None,
+        *,
+        has_drafts: bool = False,
     ) -> None:
         self._client = client
         self._sink = sink
@@ -70,6 +73,7 @@ class VllmEngine:
         self._guide_end_id = guide_end_id
         """The token at which vLLM ends guided outputs."""
         self._pooling = pooling
+        self._has_drafts = has_drafts
         self._running: dict[str, Running] = {}
         """Requests by vLLM's id. The code that removes a request reports its end, so only once."""
         self._statistics = Statistics(active=0, queued=0, cache_used=0.0)
@@ -85,7 +89,7 @@ class VllmEngine:
 
     def submit(self, request: Submit) -> None:
         try:
-            check_limits(request)
+            check_limits(request, has_drafts=self._has_drafts)
             if request.lora_name:
                 with self._adapters.lock:
                     message = self._open(request, self._adapters.find(request.lora_name))
@@ -242,9 +246,7 @@ class VllmEngine:
         elif output.finish_reason is CoreFinishReason.ABORT:  # To sleep: what we abort is not here any more.
             self._fail(output.request_id, EngineAsleep())
         elif reason is None:
-            error = output.error
-            reason_given = str(output.finish_reason) if error is None else error.message
-            self._fail(output.request_id, VllmRequestFailed(reason=reason_given))
+            self._fail(output.request_id, failure(output))
         else:
             self._finish(output.request_id, reason, drafted=drafted_tokens(output))
 

@@ -53,14 +53,14 @@ USES = {
     ),
     "vllm.config.LoRAConfig": "max_loras max_cpu_loras max_lora_rank",
     "vllm.config.PoolerConfig": "seq_pooling_type use_activation",
-    "vllm.config.VllmConfig": "model_config scheduler_config parallel_config lora_config",
+    "vllm.config.VllmConfig": "model_config scheduler_config parallel_config lora_config speculative_config",
     "vllm.envs": (
         "VLLM_CACHE_ROOT VLLM_HOST_IP VLLM_NO_USAGE_STATS VLLM_USE_FLASHINFER_SAMPLER "
         "VLLM_WORKER_MULTIPROC_METHOD VLLM_MAX_NUM_BAD_WORDS VLLM_MAX_BAD_WORDS_TOTAL_TOKENS "
-        f"{SETS_LIBRARY_PATH}"
+        f"VLLM_ENABLE_STARTUP_PLAN {SETS_LIBRARY_PATH}"
     ),
     "vllm.lora.request.LoRARequest": "lora_name lora_int_id lora_path",
-    "vllm.outputs.RequestError": "message",
+    "vllm.outputs.RequestError": "message retryable",
     "vllm.pooling_params.PoolingParams": "task use_activation skip_reading_prefix_cache",
     "vllm.sampling_params.SamplingParams": (
         "presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed ignore_eos "

@@ -6,11 +6,14 @@ import time
 from typing import TYPE_CHECKING
 
 from engine.pooling import Pooling
-from errors.requests import InvalidTensor
+from errors.coded_error import CodedError
+from errors.engines import EngineAsleep, VllmRequestFailed
+from errors.requests import InvalidTensor, UnsupportedArgument
 from runner.engines.guides.schemas import schema_in
 from runner.engines.protocol import messages
 from runner.engines.protocol.messages import Guide, Sampling, Submit, TokenLogProb
 from runner.engines.protocol.words import Words
+from runner.engines.vllm.arguments import ENGINE_KIND
 from runner.engines.vllm.interface import (
     EngineCoreOutput,
     EngineCoreRequest,
@@ -36,9 +39,17 @@ _MAX_SEED = (1 << 63) - 1
 _GUIDE_BACKEND = "guidance"
 
 
-def check_limits(request: Submit) -> None:
-    """Raise E1103 for a request that vLLM would reject."""
+def check_limits(request: Submit, *, has_drafts: bool) -> None:
+    """Raise E1103 or E1104 for a request that vLLM's front end would reject.
+
+    ``has_drafts``: True if the engine speculates.
+    """
     sampling = request.sampling
+    min_p = 0.0 if sampling.is_greedy else sampling.min_p
+    for name, value in (("min_p", min_p), ("logit_bias_ids", list(sampling.logit_bias))):
+        if has_drafts and value:
+            remedy = "leave it out, or build the engine without speculative_config: vLLM takes one of the two"
+            raise UnsupportedArgument(name=name, value=value, engine_kind=ENGINE_KIND, remedy=remedy)
     for name, value, most in (
         ("presence_penalty", abs(sampling.presence_penalty), _MAX_PENALTY),
         ("frequency_penalty", abs(sampling.frequency_penalty), _MAX_PENALTY),
@@ -130,6 +141,14 @@ def token_log_probs(lists: LogprobsLists, count: int) -> list[TokenLogProb]:
         TokenLogProb(row[0], list(zip(row_ids[1:], row[1:], strict=True)))
         for row_ids, row in zip(ids, values, strict=True)
     ]
+
+
+def failure(output: EngineCoreOutput) -> CodedError:
+    """Return the error of a request that vLLM failed."""
+    if output.error is None:
+        return VllmRequestFailed(reason=str(output.finish_reason))
+    # Only a request that came while vLLM fell asleep may be sent again.
+    return EngineAsleep() if output.error.retryable else VllmRequestFailed(reason=output.error.message)
 
 
 def drafted_tokens(output: EngineCoreOutput) -> tuple[int, int] | None:

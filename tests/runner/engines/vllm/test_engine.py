@@ -115,6 +115,7 @@ def test_a_priority_is_heeded_where_the_policy_is_so(
             Submit(28, [667], 5, GREEDY),
             "E2204 VllmRequestFailed: vLLM ended this request with 'Invalid structured outputs'",
         ),
+        (Submit(29, [665], 5, GREEDY), "E2114 EngineAsleep"),
     ],
 )
 def test_what_can_not_run_fails_alone(engine: Listening, request_: Submit, told: str) -> None:
@@ -249,4 +250,15 @@ def test_draft_tokens_that_were_accepted_and_rejected_are_counted(tmp_path: Path
     with running(make_vllm_directory(tmp_path / "engine", **drafting), python) as client:
         assert client.answer(Submit(1, [7], 6, GREEDY)) == ([8, 9, 10, 11, 12, 13], "length")
         assert client.finished(1).drafted == (3, 3)
+        # vLLM refuses these beside drafts in its front end alone, which is not there.
+        told = "leave it out, or build the engine without speculative_config"
+        assert (
+            f"min_p=0.5 is not supported by the vllm engine; {told}"
+            in client.answer(Submit(2, [7], 6, Sampling(min_p=0.5)))[1]
+        )
+        assert (
+            f"logit_bias_ids=[9] is not supported by the vllm engine; {told}"
+            in client.answer(Submit(3, [7], 6, Sampling(top_k=1, logit_bias={9: 1.0})))[1]
+        )
+        assert client.answer(Submit(4, [7], 2, Sampling(top_k=1, min_p=0.5))) == ([8, 9], "length")
         client.wait_for(client.statistics)

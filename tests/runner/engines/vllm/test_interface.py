@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.engines.protocol.checks import MAX_LOGIT_BIASES
 from runner.engines.vllm.interface import CORE_MODULES, PINNED_VERSION, TOOL_SERVER, USES, check_vllm
 from tests.runner.engines.vllm.vllm_engines import LIBRARY
 
@@ -67,6 +68,7 @@ def test_requests_are_refused_before_vllm_ends_the_engine_for_them() -> None:
     limits = import_module("vllm.v1.worker.gpu.sample.logit_bias")
     request = import_module("runner.engines.vllm.request")
     assert limits.MAX_NUM_STOP_TOKEN_IDS == request._MAX_STOP_IDS
+    assert limits.MAX_NUM_LOGIT_BIAS_TOKENS == MAX_LOGIT_BIASES
 
 
 @pinned

@@ -18,6 +18,8 @@ from vllm.outputs import RequestError
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm.v1.metrics.stats import PrefillStats, RequestSpecDecodeMetrics, SchedulerStats
 
+COMES_TOO_LATE = 665
+"""A prompt that ends with it ends as one that comes while vLLM falls asleep."""
 BREAKS_THE_ENGINE = 666
 """A prompt that ends with it ends the engine core."""
 FAILS_ALONE = 667
@@ -190,8 +192,11 @@ class SyncMPClient:
         assert parameters is not None
         if prompt[-1] == BREAKS_THE_ENGINE:
             return None
-        if prompt[-1] == FAILS_ALONE:
-            error = RequestError("validation_error", "Invalid structured outputs")
+        errors = {
+            FAILS_ALONE: RequestError("validation_error", "Invalid structured outputs"),
+            COMES_TOO_LATE: RequestError("engine_paused", "Generation is paused.", retryable=True),
+        }
+        if (error := errors.get(prompt[-1])) is not None:
             return EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ERROR, error=error)
         prefill_stats = None if made else self._prefill(request)
         shift = self._shift_of(request.lora_request) if request.lora_request else 1
