@@ -133,6 +133,36 @@ print(ReasoningParserManager.get_reasoning_parser("openai_gptoss").__name__)
 """
 
 
+_CONFIGS = """
+import sys
+from pathlib import Path
+from runner.engines.vllm.arguments import read_arguments
+from runner.engines.vllm.client import make_config
+from runner.engines.vllm.interface import AsyncEngineArgs, UsageContext
+arguments = read_arguments(Path(sys.argv[1]), {})
+del arguments["distributed_executor_backend"]  # The stand-in can't schedule asynchronously.
+ours = make_config(arguments)
+for not_served in ("generation_config", "skip_tokenizer_init"):
+    del arguments[not_served]
+vllms = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
+assert ours.use_v2_model_runner == vllms.use_v2_model_runner
+assert ours.scheduler_config.async_scheduling
+assert issubclass(ours.scheduler_config.scheduler_cls, vllms.scheduler_config.get_scheduler_cls())
+ours.scheduler_config.scheduler_cls = None
+assert vars(ours.scheduler_config) == vars(vllms.scheduler_config)
+assert str(ours) == str(vllms), f"{ours}\\n{vllms}"
+"""
+
+
+def test_a_core_is_configured_as_that_of_vllm_serve(tmp_path: Path) -> None:
+    """Without asynchronous scheduling, for example, its steps would be slower."""
+    engine = standin_engine(str(PYTHON), tmp_path)
+    command = [engine.python, "-c", _CONFIGS, str(engine.folder)]
+    variables = {**os.environ, **engine.variables, "PYTHONPATH": str(SOURCE_ROOT)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 def test_openais_types_are_imported_by_what_uses_them_alone(tmp_path: Path) -> None:
     engine = standin_engine(str(PYTHON), tmp_path)
     variables = {**os.environ, **engine.variables, "PYTHONPATH": str(SOURCE_ROOT)}
