@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from ctypes import c_float
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from errors.requests import PromptTooLong
 from runner.engines.protocol.checks import MAX_WORDS
 from runner.engines.protocol.messages import Sampling, Submit
-from runner.generation.model import ModelFacts
-from runner.generation.request import GenerationRequest
+
+if TYPE_CHECKING:  # The Dynamo worker's environment lacks the tokenizer's library that they import.
+    from runner.generation.model import ModelFacts
+    from runner.generation.request import GenerationRequest
 
 _GREEDY = 1
 _FLOATS = ("length_penalty", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p")
@@ -31,7 +34,7 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
         input_ids=input_ids,
         max_tokens=max_tokens,
         min_tokens=min(request.min_tokens, max_tokens),
-        sampling=_sampling(request.sampling),
+        sampling=engine_sampling(request.sampling),
         end_id=None if request.ignores_end else model.end_ids[0],
         pad_id=model.pad_id,
         stop_words=_stop_words(request, model),
@@ -54,7 +57,8 @@ def _stop_words(request: GenerationRequest, model: ModelFacts) -> list[list[int]
     return [[each] for each in dict.fromkeys(ids)][:MAX_WORDS]
 
 
-def _sampling(given: Sampling) -> Sampling:
+def engine_sampling(given: Sampling) -> Sampling:
+    """Convert a client's values: ``top_k`` below 1 and ``top_p`` of 0 mean no limit."""
     is_greedy = given.is_greedy
     return msgspec.structs.replace(
         given,

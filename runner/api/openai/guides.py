@@ -1,6 +1,5 @@
 """Guides, which constrain an output, from OpenAI's field and vLLM's old and new fields."""
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -21,7 +20,6 @@ GUIDE_FIELDS = (
     "guided_choice",
     "guided_grammar",
 )
-_MOST_CHOICES = 1 << 14
 _ANY_OBJECT = '{"type": "object"}'
 
 
@@ -80,16 +78,9 @@ def _fields(
     if regex is not None:
         yield f"{prefix}regex", partial(Guide, "regex", regex)
     if choice is not None:
-        yield f"{prefix}choice", partial(_choice, choice)
+        yield f"{prefix}choice", partial(Guide.of_choices, choice)
     if grammar is not None:
         yield f"{prefix}grammar", partial(Guide, "ebnf_grammar", grammar)
-
-
-def _choice(texts: list[str]) -> Guide:
-    # NOTE: a string of the grammar is written like one of JSON.
-    # More than fit into a guide are refused because of its length.
-    quoted = [json.dumps(each, ensure_ascii=False) for each in texts[:_MOST_CHOICES]]
-    return Guide("ebnf_grammar", f"root ::= {' | '.join(quoted)}")
 
 
 def _schema(schema: str | dict[str, Any]) -> Guide:

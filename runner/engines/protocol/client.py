@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -39,7 +40,7 @@ from runner.engines.protocol.messages import (
     ToClient,
     Tokens,
 )
-from runner.engines.protocol.outlet import Outlet, Outputs
+from runner.engines.protocol.outlet import Outlet
 from runner.engines.protocol.received_stream import ReceivedStream
 from runner.engines.protocol.wire import FrameQueue, FrameTooLong, decode_frames
 
@@ -92,6 +93,11 @@ class _Connection(asyncio.Protocol):
         self._streams[request_id] = stream
         return request_id, stream
 
+    def cancel(self, request_id: int) -> None:
+        """Cancel the request, unless it has ended. Its stream ends once the engine server has answered."""
+        if not self._streams[request_id].is_ended:
+            self._send(Cancel(request_id))
+
     def close_stream(self, request_id: int) -> None:
         """Remove the stream, and cancel the request if it has not ended."""
         stream = self._streams.pop(request_id)
@@ -122,8 +128,7 @@ class _Connection(asyncio.Protocol):
         self._disconnect("the connection was closed")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass.
         self._check_streams()
 
     def data_received(self, data: bytes) -> None:
@@ -239,7 +244,7 @@ class _Connection(asyncio.Protocol):
             self._transport.write(data)
 
 
-class _Outputs:
+class EngineOutputs:
     """Iterator over a stream. NOTE: an async generator costs several times as much."""
 
     def __init__(self, connection: _Connection, request_id: int, stream: ReceivedStream) -> None:
@@ -248,7 +253,7 @@ class _Outputs:
         self._stream = stream
         self._is_closed = False
 
-    def __aiter__(self) -> _Outputs:
+    def __aiter__(self) -> EngineOutputs:
         return self
 
     async def __anext__(self) -> Output:
@@ -257,6 +262,11 @@ class _Outputs:
             await self.aclose()
             raise StopAsyncIteration
         return await stream.take()
+
+    def cancel(self) -> None:
+        """Cancel the request: the last output has the finish reason ``cancelled``."""
+        if not self._is_closed:
+            self._connection.cancel(self._request_id)
 
     async def aclose(self) -> None:
         if not self._is_closed:
@@ -320,13 +330,13 @@ class EngineClient:
         if self._connection is not None:
             self._connection.close()
 
-    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> Outputs:
+    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> EngineOutputs:
         """Send a request. Each output is all that has arrived; the last has the finish reason.
 
         Close the iterator. Raises a CodedError, as does the iteration.
         """
         connection = self._ready_connection()
-        return _Outputs(connection, *connection.open(submit, outlet))
+        return EngineOutputs(connection, *connection.open(submit, outlet))
 
     async def order(self, order: Order) -> None:
         """Have the engine carry out an order, and wait. Raises its error, or E2107."""

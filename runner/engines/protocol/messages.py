@@ -7,6 +7,7 @@ them) and one ``Finished`` or ``Failed``. An engine that runs in a child of the 
 same messages with it, but takes no orders.
 """
 
+import json
 from typing import Annotated, Literal
 
 import msgspec
@@ -74,6 +75,7 @@ GUIDE_TYPES: tuple[GuideType, ...] = ("json", "json_schema", "regex", "ebnf_gram
 """Types that clients may send."""
 ALL_GUIDE_TYPES: tuple[GuideType, ...] = (*GUIDE_TYPES, "chat_form")
 
+_MOST_CHOICES = 1 << 14
 ANY_JSON = '{"type": ["object", "array"]}'
 """The schema of a guide of type ``json``."""
 
@@ -84,6 +86,14 @@ class Guide(msgspec.Struct, frozen=True):
     type: GuideType
     text: str = ""
     """The schema, regular expression or grammar; empty for ``json``; JSON of a ``ChatForm``."""
+
+    @classmethod
+    def of_choices(cls, texts: list[str]) -> "Guide":
+        """Make the guide of an output that is one of ``texts``."""
+        # NOTE: a string of the grammar is written like one of JSON.
+        # More than fit into a guide are refused because of its length.
+        quoted = [json.dumps(each, ensure_ascii=False) for each in texts[:_MOST_CHOICES]]
+        return cls("ebnf_grammar", f"root ::= {' | '.join(quoted)}")
 
 
 class ChatForm(msgspec.Struct, frozen=True):
