@@ -13,7 +13,7 @@
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-serving vllm demo serve chat test test-all test-more test-fast test-clients test-fleet test-images test-gpu bench lint format generated lock audit clean
+.PHONY: help setup setup-serving vllm dynamo demo serve chat test test-all test-more test-fast test-clients test-fleet test-images test-gpu bench lint format generated lock audit clean
 MAKEFLAGS += --no-print-directory
 
 VLLM_PYTHON ?= .venv-vllm/bin/python
@@ -23,7 +23,7 @@ PACKAGES := $(wildcard errors engine builder runner cli perf tools mock_cog_trit
 ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py tests/runner/engines/guides/test_*.py \
 	tests/builder/sizes/test_*_transformers.py)
 IN_PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
-LOCKS := uv serving engine vllm test dev torch-cuda clients gateways fleet model
+LOCKS := uv serving engine vllm test dev torch-cuda clients gateways dynamo fleet model
 # vLLM needs Python 3.11.
 COMPILE = .cache/uv/bin/uv pip compile --quiet --universal --only-binary :all: \
 	--python-version $(if $(filter vllm,$(name)),3.11,3.10) --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
@@ -62,6 +62,9 @@ setup-serving:
 
 vllm: ## make the environments that serve, with vLLM's for this machine's GPU (.venv-vllm, 10 GB)
 	$(call set-up,vllm-serving)
+
+dynamo: setup-serving ## make the environment of NVIDIA Dynamo's worker and front end (.venv-dynamo, 510 MB)
+	@.venv/bin/python scripts/setup_environment.py dynamo
 
 demo: setup-serving ## build a tiny engine, serve it, stream a prediction, stop
 	@$(call stopped-by-ctrl-c,$(RUN) cli demo)
@@ -104,9 +107,10 @@ test-clients: setup ## test with clients that others wrote (2.7 GB)
 	@.venv-clients/bin/python -m tests.clients.javascript.install
 	@PYTHONDONTWRITEBYTECODE= .venv-clients/bin/python -m pytest $(or $(TESTS),tests/clients)
 
-test-fleet: setup ## test with routers and balancers that others wrote, in front of two servers (0.8 GB)
+test-fleet: setup ## test with routers and balancers that others wrote, in front of our servers (1.3 GB)
 	@.venv/bin/python scripts/setup_environment.py fleet
-	@PYTHONDONTWRITEBYTECODE= $(RUN) pytest --all $(or $(TESTS),tests/fleet)
+	@.venv/bin/python scripts/setup_environment.py dynamo
+	@PYTHONDONTWRITEBYTECODE= $(RUN) pytest --all $(or $(TESTS),tests/fleet tests/runner/dynamo)
 
 test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)
 	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
@@ -144,13 +148,14 @@ generated: setup ## renew what is generated: tables and help in docs, the schema
 	@$(RUN) tools.build_config_schema
 
 lock: setup ## pin again what requirements/*.in ask for
-	@$(foreach name,$(LOCKS),$(COMPILE) $(LOCK_OPTIONS) $(if $(filter model,$(name)),--no-deps) requirements/$(name).in -o requirements/$(name).txt &&) true
+	@$(foreach name,$(LOCKS),$(if $(filter dynamo,$(name)),echo aisimulate |) $(COMPILE) $(LOCK_OPTIONS) \
+		$(if $(filter model,$(name)),--no-deps) $(if $(filter dynamo,$(name)),--excludes /dev/stdin) requirements/$(name).in -o requirements/$(name).txt &&) true
 
 audit: setup ## ask a public database for known vulnerabilities of everything pinned
 	@.venv/bin/python tools/audit_dependencies.py
 
 clean: ## remove what was made here: environments, caches, the demo's files
-	@rm -rf .venv .venv-engine .venv-clients .venv-gateways .venv-fleet .venv-vllm tests/clients/javascript/node_modules .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	@rm -rf .venv .venv-engine .venv-clients .venv-gateways .venv-dynamo .venv-fleet .venv-vllm tests/clients/javascript/node_modules .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .DEFAULT:

@@ -47,7 +47,9 @@ class InstallationFailed(Exception):
 
 
 @contextmanager
-def made(folder: Path, names: tuple[str, ...], *, compiles: bool) -> Iterator[Callable[..., None]]:
+def made(
+    folder: Path, names: tuple[str, ...], *, compiles: bool, is_complete: bool = True
+) -> Iterator[Callable[..., None]]:
     """Yield a function that makes the environment hold what some requirement files pin, and no more.
 
     The environment gets its stamp, of all ``names``, after the body. One without a stamp starts empty.
@@ -69,7 +71,8 @@ def made(folder: Path, names: tuple[str, ...], *, compiles: bool) -> Iterator[Ca
         run("uv pip sync", *command, **{**settings, **index})
 
     yield sync
-    run("uv pip check", uv, "pip", "check", into)
+    if is_complete:
+        run("uv pip check", uv, "pip", "check", into)
     stamp_file(folder).write_text(json.dumps(stamp(folder, *names)))
     count = len(list(folder.glob("lib/python*/site-packages/*.dist-info")))
     say(f"{folder.name}: {count} packages in {time.monotonic() - start_s:.0f} s")

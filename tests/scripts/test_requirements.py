@@ -25,6 +25,7 @@ ENVIRONMENTS = (
     ("engine", "test", "torch-cpu"),
     ("clients", "test"),
     ("gateways",),
+    ("dynamo",),
     ("fleet",),
     VLLM,
 )
