@@ -17,6 +17,7 @@ Category 1 is the caller's to fix, 2 is ours. The subcategories, and the modules
     triton           21          Triton, and the way to it
     engines          21, 22, 24  an engine and its processes, vLLM, TensorRT-LLM
     build            23          builds
+    dynamo           27          the Dynamo worker
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from errors import (  # noqa: F401 - each defines its codes
     build_config,
     chat,
     download,
+    dynamo,
     engine_tar,
     engines,
     external_triton,

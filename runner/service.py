@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from engine.directory import Engine
 from engine.progress import Progress
@@ -25,6 +26,9 @@ from runner.settings.settings import Settings
 from runner.stack.served_engine import open_served_engine
 from runner.stack.stack import EngineStack
 from runner.supervision.child import Log
+
+if TYPE_CHECKING:
+    from runner.dynamo.supervisor import DynamoWorker
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
@@ -52,6 +56,7 @@ class Service:
         self.meter = Meter("cog")
         self._tracing: Tracing | None = None
         self.openai: APIServers | None = None
+        self.dynamo: DynamoWorker | None = None
 
     async def open(self) -> None:
         """Get the engine, start all processes and generate once. Raises a CodedError."""
@@ -77,6 +82,7 @@ class Service:
             self._tracing = open_tracing(self._settings.otlp_traces_url, self._settings.service_name, model)
             if self.openai is not None:
                 await self.openai.wait_ready()
+            await self._start_dynamo()
         except BaseException:
             await self.close()
             raise
@@ -123,15 +129,18 @@ class Service:
         processes = [] if self.openai is None else self.openai.processes
         has_api = self.openai is None or any(process.is_serving for process in processes)
         is_taking = not self.is_stopping and not self.stack.is_asleep
-        return is_taking and has_api and all(each.is_serving for each in self.stack.processes)
+        has_worker = self.dynamo is None or self.dynamo.is_serving
+        return is_taking and has_api and has_worker and all(each.is_serving for each in self.stack.processes)
 
     async def drain(self) -> None:
         """Refuse new requests, let running ones end within the grace period, then end them with E2110."""
         self.is_stopping = True
-        openai = asyncio.create_task(self.openai.drain()) if self.openai is not None else None
+        others = [
+            asyncio.create_task(each.drain()) for each in (self.openai, self.dynamo) if each is not None
+        ]
         await self.stack.requests.drain(self._settings.stop_grace_s, self._log)
-        if openai is not None:
-            await openai
+        for each in others:
+            await each
 
     def _open_engine(self, loop: asyncio.AbstractEventLoop) -> Engine:
         """Open the engine, in a thread. Processes start in ``loop`` as soon as its kind is known."""
@@ -168,6 +177,24 @@ class Service:
         server.begin()
         self._exits.push_async_callback(server.stop)
         self.openai = server
+
+    async def _start_dynamo(self) -> None:
+        if self._settings.dynamo is None:
+            return
+        from runner.dynamo.supervisor import DynamoWorker  # Few runners have one.
+
+        worker = DynamoWorker(
+            self._settings,
+            self.engine,
+            self.model,
+            self.stack.engine_socket,
+            self._log,
+            self.stack.failure_log().add,
+        )
+        worker.begin()
+        self._exits.push_async_callback(worker.stop)
+        self.dynamo = worker
+        await worker.wait_ready()
 
     async def _test(self) -> None:
         """Generate or embed once before the runner is ready."""

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -26,6 +27,12 @@ def _program(path: str) -> str:
     return path
 
 
+def _address(address: IPv4Address) -> IPv4Address:
+    if address.is_unspecified:
+        raise ValueError("one IPv4 address of this machine")
+    return address
+
+
 def _generation_config(value: object) -> object:
     if not isinstance(value, str) or value in ("auto", "none"):
         return value
@@ -41,12 +48,14 @@ GenerationConfig = Annotated[str | dict[str, Any], BeforeValidator(_generation_c
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 Paths = Annotated[tuple[DirectoryPath, ...], BeforeValidator(_texts)]
 Program = Annotated[str, AfterValidator(_program)]
+Address = Annotated[IPv4Address, AfterValidator(_address)]
 Port = Annotated[int, Field(ge=1, le=HIGHEST_PORT)]
 Seconds = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
 URL = Annotated[str, Field(pattern=r"^https?://[^/\s,]+\S*$")]
 
 _EXPECTED = {
     "bool_parsing": "true or false",
+    "ip_v4_address": "one IPv4 address of this machine",
     "path_not_file": "a file that exists",
     "path_not_directory": "a folder that exists",
     "string_pattern_mismatch": "an http or https URL",

@@ -5,6 +5,7 @@ An invalid value is E1006, which names the variable. Variables override the YAML
 
 import os
 from collections.abc import Mapping
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from runner.settings.api_settings import APISettings, default_processes
 from runner.settings.cog_settings import CogSettings, load_cog_settings
 from runner.settings.fields import (
     URL,
+    Address,
     GenerationConfig,
     Port,
     Program,
@@ -194,6 +196,22 @@ class Settings(APISettings, BaseModel):
         "cog-triton",
         "service.name of the traces; Triton's has -triton appended",
     )
+    dynamo: Literal["file", "etcd", "kubernetes"] | None = variable(
+        "DYNAMO",
+        None,
+        "start a worker of NVIDIA Dynamo, which its front ends find by a folder (file), etcd or Kubernetes; "
+        "variables that begin with DYN_, ETCD_ or NATS_ are Dynamo's own; default: no worker",
+    )
+    dynamo_host: Address = variable(
+        "DYNAMO_HOST",
+        IPv4Address("127.0.0.1"),
+        "IPv4 address that the Dynamo worker listens on, and by which front ends reach it",
+    )
+    dynamo_python: Program | None = variable(
+        "DYNAMO_PYTHON",
+        None,
+        "Python that has ai-dynamo 1.6; default: that of .venv-dynamo, which `make dynamo` makes",
+    )
     chat_template: FilePath | None = variable(
         "CHAT_TEMPLATE", None, "file of the chat template (Jinja); default: the tokenizer's own"
     )
@@ -236,6 +254,7 @@ PATH_VARIABLES = (
     ENGINE_PYTHON_VARIABLE,
     "TRITONSERVER_BACKEND_DIR",
     "CHAT_TEMPLATE",
+    "DYNAMO_PYTHON",
     "COG_TRITON_SCRIPT",
 )
 """Variables whose paths are relative to the current folder."""

@@ -53,7 +53,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"python3? -m ([a-z_][\w.]*)")
 _SCRIPT = re.compile(r"python[\d.]* ([\w./-]+\.py)\b")
 _MAKE = re.compile(r"^(?: {4}|`)make ([a-z][a-z-]*)|`make ([a-z][a-z-]*)", re.MULTILINE)
-_NOT_OURS = ("cog", "pip", "http", "vllm", "venv")
+_NOT_OURS = ("cog", "dynamo", "pip", "http", "vllm", "venv")
 
 
 def anchors(document: Path) -> set[str]:

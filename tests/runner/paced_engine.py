@@ -69,6 +69,7 @@ def make_paced_model(
     template = {} if chat_template is None else {"chat_template": chat_template}
     _write(source / "tokenizer_config.json", {"eos_token": end_token, **template})
     config = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": max_seq_len}
+    config |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     _write(source / "config.json", config | {"eos_token_id": tokenizer.token_to_id(end_token)})
     _write(source / "paced.json", {"tokens_per_second": tokens_per_second})
     facts = EngineFacts(engine_kind="paced", max_batch_size=max_batch_size, max_seq_len=max_seq_len)

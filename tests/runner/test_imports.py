@@ -14,7 +14,7 @@ from engine.machine.root import SOURCE_ROOT
     ("module", "unused"),
     [
         ("runner.cog_server.__main__", {"runner.service", "numpy", "aiohttp", "grpc", "tokenizers"}),
-        ("runner.run", {"numpy", "aiohttp", "grpc"}),
+        ("runner.run", {"numpy", "aiohttp", "grpc", "runner.dynamo"}),
         ("runner.api.__main__", {"numpy", "aiohttp", "grpc"}),
         ("runner.engines.server.main", {"numpy", "aiohttp", "grpc", "pydantic", "tokenizers"}),
     ],

@@ -159,7 +159,7 @@ def test_every_path_is_known_as_one() -> None:
     given = {"TRITONSERVER_BACKEND_DIR": "/", "CHAT_TEMPLATE": __file__}
     settings = load_settings(given)
     fields = {name for name, field in VARIABLES.items() if isinstance(getattr(settings, field), Path)}
-    others = {"COG_TRITON_CONFIG", "COG_TRITON_ENGINE_PYTHON", "COG_TRITON_SCRIPT"}
+    others = {"COG_TRITON_CONFIG", "COG_TRITON_ENGINE_PYTHON", "COG_TRITON_SCRIPT", "DYNAMO_PYTHON"}
     assert (fields - set(PATH_VARIABLES), set(PATH_VARIABLES) - fields) == (set(), others)
 
 
