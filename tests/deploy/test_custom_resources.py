@@ -64,9 +64,11 @@ def _check(document: Document, schemas: dict[tuple[str, str], Document]) -> None
 
 
 def test_custom_resources(schemas: dict[tuple[str, str], Document], tmp_path: Path) -> None:
-    more = with_components(tmp_path, "cpu", "autoscaling-keda", "pod-monitor")
-    for kind in ("ServingRuntime", "InferenceService", "ScaledObject", "PodMonitor"):
-        document = of_kind((*built(KUBERNETES / "kserve"), *more), kind)
+    more = with_components(tmp_path / "more", "cpu", "autoscaling-keda", "pod-monitor")
+    zero = with_components(tmp_path / "zero", "cpu", "scale-to-zero")
+    kinds = ("ServingRuntime", "InferenceService", "ScaledObject", "PodMonitor")
+    found = [of_kind((*built(KUBERNETES / "kserve"), *more), kind) for kind in kinds]
+    for document in (*found, *(of_kind(zero, kind) for kind in ("ScaledObject", "InterceptorRoute"))):
         _check(document, schemas)
         with pytest.raises(jsonschema.ValidationError):
             _check({**document, "spec": {**document["spec"], "containerz": []}}, schemas)

@@ -157,6 +157,22 @@ def test_what_is_scaled_on_is_a_metric_of_the_engine_server(tmp_path: Path) -> N
         assert re.fullmatch(pattern, each["pods"]["metric"]["name"])
 
 
+def test_the_first_request_to_no_pod_waits_for_a_ready_one(tmp_path: Path) -> None:
+    """KEDA's interceptor waits for an endpoint of the Service: for a pod that passes its readiness probe."""
+    documents = with_components(tmp_path, "cpu", "scale-to-zero")
+    route, scaler = (of_kind(documents, kind)["spec"] for kind in ("InterceptorRoute", "ScaledObject"))
+    assert scaler["minReplicaCount"] == 0
+    assert scaler["scaleTargetRef"]["name"] == of_kind(documents, "Deployment")["metadata"]["name"]
+    (trigger,) = scaler["triggers"]
+    assert (
+        trigger["metadata"]["interceptorRoute"] == of_kind(documents, "InterceptorRoute")["metadata"]["name"]
+    )
+    service = of_kind(documents, "Service")
+    assert route["target"]["service"] == service["metadata"]["name"]
+    assert route["target"]["portName"] in {port["name"] for port in service["spec"]["ports"]}
+    assert "ready" in runner_container(documents)["readinessProbe"]["exec"]["command"]
+
+
 def test_endings_have_time() -> None:
     pod = of_kind(cpu(), "Deployment")["spec"]["template"]["spec"]
     grace_s = of_kind(cpu(), "ConfigMap")["data"]["STOP_GRACE_PERIOD"]

@@ -24,6 +24,7 @@ from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, free_ports, wai
 
 DASHBOARD = SOURCE_ROOT / "deploy" / "grafana" / "cog-triton.json"
 RULES = SOURCE_ROOT / "deploy" / "prometheus" / "cog-triton.rules.yml"
+SCALED_OBJECT = SOURCE_ROOT / "deploy/kubernetes/components/autoscaling-keda/scaled-object.yaml"
 ALERTS_TEST = Path(__file__).with_name("alerts.test.yml")
 RATE_INTERVAL = "1m"
 THRESHOLD = re.compile(r"\s+(?:==|>|<)\s+[\d.]+$")
@@ -48,6 +49,9 @@ def expressions() -> list[tuple[str, str]]:
     """Return each query's place and text: without an alert's threshold, with values for variables."""
     asked = [(panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]]
     asked += [(str(rule.get("record") or rule["alert"]), THRESHOLD.sub("", rule["expr"])) for rule in rules()]
+    for trigger in yaml.safe_load(SCALED_OBJECT.read_text())["spec"]["triggers"]:
+        # Kubernetes adds the label.
+        asked.append(("KEDA", trigger["metadata"]["query"].replace('{pod=~"cog-triton-.*"}', "")))
     variables = re.compile(r"\$(?:__(rate_interval)|job|instance)")
     return [
         (where, variables.sub(lambda found: RATE_INTERVAL if found[1] else ".+", expression))
