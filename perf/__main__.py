@@ -16,6 +16,7 @@ _INTERRUPTED = 130
 COMMANDS = {
     "bench": ("perf.bench.budget", "measure the budget table, or with --layers each layer of the stack"),
     "peers": ("perf.peers.command", "put the same load on our servers, on vLLM's, and on several engines"),
+    "fleet": ("perf.fleet", "servers behind a router: one is killed, one is added, one is drained"),
     "load": ("perf.load.command", "load test of one server"),
     "real-model": ("perf.model.real_model", "a real model beside transformers' own generate"),
 }

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 from perf.peers.engine import Engine
 from perf.peers.vllm_serve import vllm_serve
+from perf.routers import BALANCERS, ROUTERS, router
 from perf.servers import ENGINE_START_TIMEOUT_S, Stack, whole_stack
 
+_ROUTERS = (*BALANCERS, *ROUTERS)
 NAMES = {
     "slot": "our slot, by Triton itself",
     "triton-front": "our slot, by port 8000",
@@ -20,8 +22,9 @@ NAMES = {
     "api-N": "our API server, OPENAI_PROCESSES=N",
     "vllm-N": "vllm serve --api-server-count N",
     "vllm-rust": "vllm serve with VLLM_USE_RUST_FRONTEND=1",
+    **dict.fromkeys(_ROUTERS, "this router, with two of our stacks behind it"),
 }
-_NAME = re.compile(r"slot|triton-front|cog-json|cog-events|vllm-rust|(api|vllm)-([1-9]\d?)")
+_NAME = re.compile(rf"{'|'.join(name for name in NAMES if name[-2:] != '-N')}|(api|vllm)-([1-9]\d?)")
 _VLLM = "vllm"
 _MOST_STREAMS = "2048"
 
@@ -55,9 +58,16 @@ def resident(names: Sequence[str], engines: dict[str, Engine], folder: Path) -> 
             place = folder / (label or "servers")
             place.mkdir(exist_ok=True)
             ours = _stacks(names, engine, place, opened)
+            behind = [ours[1].openai_url] if _has_routers(names) else []
+            if behind:
+                behind.append(_stack(1, engine, place, opened, "stack-behind").openai_url)
             for name in names:
                 full_name = f"{label}/{name}" if len(engines) > 1 else name
-                if not name.startswith("vllm-"):
+                if name in _ROUTERS:
+                    _say(f"starting {name}")
+                    front = opened.enter_context(router(name, behind, place / name))
+                    found[full_name] = Endpoint("openai", front.url, front.session, engine)
+                elif not name.startswith("vllm-"):
                     found[full_name] = _endpoint(name, ours, engine)
                 elif engine.kind == _VLLM:
                     found[full_name] = _serve(name, engine, place, opened)
@@ -67,24 +77,30 @@ def resident(names: Sequence[str], engines: dict[str, Engine], folder: Path) -> 
 def _stacks(names: Sequence[str], engine: Engine, folder: Path, opened: ExitStack) -> dict[int, Stack]:
     """Start a stack for each number of API server processes; one is enough for all other servers of ours."""
     counts = {int(name.partition("-")[2]) for name in names if name.startswith("api-")}
-    if not counts and not all(name.startswith("vllm-") for name in names):
-        counts = {1}
-    stacks = {}
-    for count in sorted(counts):
-        _say(f"starting our stack, {count} API server processes")
-        settings = {
-            **engine.variables,
-            **dict.fromkeys(("COG_MAX_CONCURRENCY", "OPENAI_MAX_REQUESTS"), _MOST_STREAMS),
-            "ENGINE_DIR": str(engine.folder),
-            "OPENAI_PROCESSES": str(count),
-            "COG_LOG_LEVEL": "warning",
-            "TRITON_START_TIMEOUT": str(ENGINE_START_TIMEOUT_S),
-        }
-        options: dict[str, Any] = {"log_name": f"stack-{count}", "timeout_s": ENGINE_START_TIMEOUT_S}
-        stack = whole_stack(folder, settings, engine_python=engine.python, **options)
-        stacks[count] = opened.enter_context(stack)
-        _say(f"READY after {stacks[count].start_s:.1f} s")
-    return stacks
+    if _has_routers(names) or (not counts and not all(name.startswith("vllm-") for name in names)):
+        counts.add(1)
+    return {count: _stack(count, engine, folder, opened, f"stack-{count}") for count in sorted(counts)}
+
+
+def _has_routers(names: Sequence[str]) -> bool:
+    return not set(_ROUTERS).isdisjoint(names)
+
+
+def _stack(processes: int, engine: Engine, folder: Path, opened: ExitStack, log_name: str) -> Stack:
+    """Start a stack with this number of API server processes."""
+    _say(f"starting our stack, {processes} API server processes")
+    settings = {
+        **engine.variables,
+        **dict.fromkeys(("COG_MAX_CONCURRENCY", "OPENAI_MAX_REQUESTS"), _MOST_STREAMS),
+        "ENGINE_DIR": str(engine.folder),
+        "OPENAI_PROCESSES": str(processes),
+        "COG_LOG_LEVEL": "warning",
+        "TRITON_START_TIMEOUT": str(ENGINE_START_TIMEOUT_S),
+    }
+    options: dict[str, Any] = {"log_name": log_name, "timeout_s": ENGINE_START_TIMEOUT_S}
+    started = opened.enter_context(whole_stack(folder, settings, engine_python=engine.python, **options))
+    _say(f"READY after {started.start_s:.1f} s")
+    return started
 
 
 def _endpoint(name: str, stacks: dict[int, Stack], engine: Engine) -> Endpoint:

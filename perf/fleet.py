@@ -1,0 +1,248 @@
+"""Put load on servers behind a router of another project, and kill, add and drain servers meanwhile.
+
+    make fleet
+    .venv/bin/python -m perf fleet --router smg --policy round_robin --seconds 20
+
+The servers are runners of this machine with the paced engine, which needs no GPU and whose texts are known:
+each answer is compared. Prompts share few long prefixes. Exit status 1 if something was lost that need not be
+lost: streams end with a server that is killed; all other requests must be answered.
+"""
+
+import argparse
+import math
+import os
+import random
+import re
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import urllib3
+from tokenizers import Tokenizer
+
+from engine.live_line import LiveLine
+from engine.machine.description import machine
+from engine.machine.processes import session_members
+from errors.requests import InvalidInput
+from perf.engines import paced_engine
+from perf.load.clients import run
+from perf.load.plan import Plan
+from perf.load.summary import Summary, summarize
+from perf.options import Options
+from perf.peers.engine import Engine
+from perf.peers.requests import Prompts
+from perf.peers.servers import Endpoint
+from perf.peers.workloads import Prompt, Words, Workload
+from perf.routers import ROUTERS, Router, add_server, find_program, router
+from perf.servers import Stack, whole_stack
+from perf.table import table
+
+_TOKENS_PER_SECOND = 100
+_OUTPUT_TOKENS = 100
+_PREFIXES, _PREFIX_TOKENS, _OWN_TOKENS = 8, 256, 16
+_TIMEOUT_S = 120.0
+_GRACE_S = 60
+_SAMPLE = re.compile(r"^(\w+) (\S+)$", re.MULTILINE)
+_POLL_S = 0.5
+_METRICS_AGE_S = 1.5
+"""Age of a server's metrics at most."""
+_KILL = "B is killed (SIGKILL)"
+_QUIET = {"COG_LOG_LEVEL": "warning"}
+_REQUESTS, _CACHED = "cog_triton_slot_requests_total", "cog_triton_cached_input_tokens_total"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    if options.seconds < 1 or options.streams < 1:
+        raise InvalidInput(name="seconds and streams", expected="at least 1", value=options.seconds)
+    find_program(ROUTERS[options.router][0])
+    with tempfile.TemporaryDirectory(prefix="cog-triton-fleet-") as name:
+        folder = (options.work or Path(name)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        with LiveLine() as line, ThreadPoolExecutor(1) as pool, ExitStack() as exits:
+            return _Demo(options, folder, line, pool, exits).run()
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = Options("fleet", __doc__)
+    add = parser.add_argument
+    add("--router", choices=ROUTERS, default="smg", help="the router in front")
+    add("--policy", default="cache_aware", help="by which the router chooses a server")
+    add("--streams", type=int, default=16, help="requests in flight")
+    add("--seconds", type=float, default=12.0, help="duration of each of the five phases")
+    add("--work", type=Path, metavar="FOLDER", help="for logs; it is kept")
+    return parser.parse_args(arguments)
+
+
+@dataclass
+class _Server:
+    """A server, and what it told last."""
+
+    stack: Stack
+    is_running: bool = True
+    requests: float = 0.0
+    cached_tokens: float = 0.0
+
+    def ask(self) -> None:
+        """Read its metrics. A server that is gone has told all that it will tell."""
+        with suppress(urllib3.exceptions.HTTPError):
+            answer = urllib3.request("GET", f"{self.stack.openai_url}/metrics", timeout=2, retries=False)
+            values = dict(_SAMPLE.findall(answer.data.decode()))
+            self.requests = float(values.get(_REQUESTS, self.requests))
+            self.cached_tokens = float(values.get(_CACHED, self.cached_tokens))
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """Figures of one phase. ``cut``: requests that were running when a server was killed, and failed."""
+
+    title: str
+    summary: Summary
+    requests: dict[str, int]
+    """Requests by server."""
+    cut: int
+    lost: int
+    cached: float
+
+    @property
+    def total(self) -> int:
+        return self.summary.requests
+
+    def cells(self, servers: Sequence[str]) -> list[str]:
+        first, gap = self.summary.first_token_s, self.summary.gap_s
+        return [
+            self.title,
+            str(self.total),
+            *(str(self.requests.get(each, "")) for each in servers),
+            str(self.cut),
+            str(self.lost),
+            f"{self.cached:.0%}",
+            f"{1000 * first.p50:.0f}/{1000 * first.p99:.0f}" if first else "-",
+            f"{1000 * gap.max:.0f}" if gap else "-",
+        ]
+
+
+class _Demo:
+    """Servers by name, behind one router."""
+
+    def __init__(
+        self, options: argparse.Namespace, folder: Path, line: LiveLine, pool: Executor, exits: ExitStack
+    ) -> None:
+        self._options, self._folder, self._line, self._pool, self._exits = options, folder, line, pool, exits
+        engine_folder = paced_engine(folder, _TOKENS_PER_SECOND)
+        self._engine = Engine(engine_folder, "paced", "", folder)
+        self._words = Words(Tokenizer.from_file(str(engine_folder / "tokenizer.json")))
+        self._servers: dict[str, _Server] = {}
+        self._phases: list[_Phase] = []
+        self._router: Router
+
+    def run(self) -> int:
+        """Run all phases. Return the exit status."""
+        for each in "AB":
+            self._start(each)
+        name, policy = self._options.router, self._options.policy
+        urls = [each.stack.openai_url for each in self._servers.values()]
+        self._router = self._exits.enter_context(router(name, urls, self._folder / name, "--policy", policy))
+        self._line.say(f"{name} ({policy}) at {self._router.url}, {self._options.streams} streams")
+        self._phase("A and B serve")
+        self._phase(_KILL, self._kill)
+        self._phase("C is added", self._add)
+        self._phase("A is drained (SIGTERM)", self._drain)
+        self._phase("C serves")
+        columns = ("cut", "lost", "cached", "first token, ms", "longest gap, ms")
+        head = ["", "requests", *(f"by {each}" for each in self._servers), *columns]
+        rows = [each.cells(list(self._servers)) for each in self._phases]
+        self._line.say(f"\n{machine()}; first token: p50/p99\n\n{table(head, rows)}\n")
+        total, cut, lost = (
+            sum(getattr(each, name) for each in self._phases) for name in ("total", "cut", "lost")
+        )
+        self._line.say(
+            f"{total} requests, each answer compared with the known text. {cut} were cut: they ran on B when "
+            f"it was killed, and their clients saw that. Lost otherwise: {lost or 'nothing'}."
+        )
+        return 1 if lost else 0
+
+    def _phase(self, title: str, change: Callable[[], None] | None = None) -> None:
+        """Put load on the router; make the change after a third of the time."""
+        seconds = self._options.seconds
+        prompts = self._prompts(title)
+        endpoint = Endpoint("openai", self._router.url, self._router.session, self._engine)
+        target = Prompts(endpoint, prompts, self._words.tokenizer)
+        streams, most = self._options.streams, len(prompts)
+        plan = Plan("concurrency", streams, seconds, most_requests=most, timeout_s=_TIMEOUT_S)
+        before = {name: replace(each) for name, each in self._servers.items()}
+        began_s, changed_s = time.perf_counter(), math.inf
+        loading = self._pool.submit(run, plan, target)
+        while not loading.done():
+            if change and time.perf_counter() - began_s > seconds / 3:
+                change()
+                change, changed_s = None, time.perf_counter() - began_s
+            counts, _ = self._since(before)
+            self._line.show(f"{title}: {_told(counts)}", is_new=False)
+            time.sleep(_POLL_S)
+        time.sleep(_METRICS_AGE_S)
+        counts, cached_tokens = self._since(before)
+        records = loading.result().records
+        failed = [each for each in records if not each.is_completed]
+        lost = [each for each in failed if title != _KILL or each.sent_s >= changed_s]
+        for error, count in Counter(each.answer.error for each in lost).most_common(3):
+            self._line.say(f"{title}: {count} lost: {error}")
+        cached = cached_tokens / max(1, sum(each.answer.input_tokens or 0 for each in records))
+        cut = len(failed) - len(lost)
+        self._phases.append(_Phase(title, summarize(loading.result()), counts, cut, len(lost), cached))
+        self._line.say(f"{title}: {len(records)} requests, {_told(counts)}")
+
+    def _prompts(self, seed: str) -> list[Prompt]:
+        """Make more prompts than a phase can take. Each begins with one of few prefixes."""
+        count = int(
+            4 * self._options.streams * (self._options.seconds + 1) * _TOKENS_PER_SECOND / _OUTPUT_TOKENS
+        )
+        lengths = [(_PREFIX_TOKENS, 1), (_OWN_TOKENS, _OUTPUT_TOKENS)]
+        shapes = [Workload(1, 1, (own, own), (output, output)) for own, output in lengths]
+        prefixes = self._words.prompts(shapes[0], _PREFIXES, "prefixes")
+        choose = random.Random(seed).choice
+        texts = [(choose(prefixes).text + own.text) for own in self._words.prompts(shapes[1], count, seed)]
+        return [Prompt(each, self._words.tokenizer.encode(each).ids, _OUTPUT_TOKENS) for each in texts]
+
+    def _since(self, before: Mapping[str, _Server]) -> tuple[dict[str, int], float]:
+        """Ask the servers; return the requests by server and the cached tokens since then."""
+        requests, cached_tokens = {}, 0.0
+        for name, server in self._servers.items():
+            if server.is_running:
+                server.ask()
+            was = before.get(name, _Server(server.stack))
+            requests[name] = int(server.requests - was.requests)
+            cached_tokens += server.cached_tokens - was.cached_tokens
+        return requests, cached_tokens
+
+    def _start(self, name: str) -> None:
+        self._line.show(f"starting server {name}")
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        settings = {"ENGINE_DIR": str(self._engine.folder), "STOP_GRACE_PERIOD": str(_GRACE_S), **_QUIET}
+        stack = self._exits.enter_context(whole_stack(folder, settings))
+        self._servers[name] = _Server(stack)
+        self._line.say(f"server {name} at {stack.openai_url}, READY after {stack.start_s:.1f} s")
+
+    def _kill(self) -> None:
+        for pid in session_members(self._servers["B"].stack.session):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._servers["B"].is_running = False
+
+    def _add(self) -> None:
+        self._start("C")
+        add_server(self._options.router, self._router, self._servers["C"].stack.openai_url)
+
+    def _drain(self) -> None:
+        os.kill(self._servers["A"].stack.session, signal.SIGTERM)
+
+
+def _told(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} by {name}" for name, count in counts.items())

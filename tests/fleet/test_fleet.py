@@ -1,0 +1,40 @@
+"""The demo of ``make fleet``: only what runs on a server that is killed is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from errors.settings import MissingRequirement
+from perf import routers
+from perf.__main__ import main
+from tests.fleet.servers import needs_environment
+
+
+@pytest.mark.long
+@pytest.mark.servers
+@needs_environment
+def test_a_server_is_killed_one_is_added_and_one_is_drained(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--policy", "round_robin", "--seconds", "3", "--streams", "8"]
+    assert main(["fleet", *arguments]) == 0
+    out = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines() if "|" in line]
+    head, _, both, killed, added, drained, last = rows
+    by = [head.index(f"by {name}") for name in "ABC"]
+    cut, lost = head.index("cut"), head.index("lost")
+    assert [row[lost] for row in rows[2:]] == ["0"] * 5
+    assert [row[cut] for row in (both, added, drained, last)] == ["0"] * 4
+    assert int(killed[cut])
+    assert int(both[by[0]])
+    assert int(both[by[1]])
+    assert [added[by[1]], last[by[0]], last[by[1]]] == ["0"] * 3
+    assert int(drained[by[2]])
+    assert last[by[2]] == last[head.index("requests")]
+    assert "Lost otherwise: nothing." in out
+
+
+def test_a_router_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routers, "FLEET", tmp_path)
+    with pytest.raises(MissingRequirement, match="envoy was not found; `make fleet` installs it"):
+        routers.find_program("envoy")
