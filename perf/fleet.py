@@ -59,11 +59,12 @@ _REQUESTS, _CACHED = "cog_triton_slot_requests_total", "cog_triton_cached_input_
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
-    if options.seconds < 1 or options.streams < 1:
-        raise InvalidInput(name="seconds and streams", expected="at least 1", value=options.seconds)
+    for name in ("seconds", "streams"):
+        if not 1 <= getattr(options, name) < math.inf:
+            raise InvalidInput(name=name, expected="at least 1", value=getattr(options, name))
     find_program(ROUTERS[options.router][0])
-    with tempfile.TemporaryDirectory(prefix="cog-triton-fleet-") as name:
-        folder = (options.work or Path(name)).absolute()
+    with tempfile.TemporaryDirectory(prefix="cog-triton-fleet-") as temporary:
+        folder = (options.work or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         with LiveLine() as line, ThreadPoolExecutor(1) as pool, ExitStack() as exits:
             return _Demo(options, folder, line, pool, exits).run()
@@ -200,14 +201,13 @@ class _Demo:
 
     def _prompts(self, seed: str) -> list[Prompt]:
         """Make more prompts than a phase can take. Each begins with one of few prefixes."""
-        count = int(
-            4 * self._options.streams * (self._options.seconds + 1) * _TOKENS_PER_SECOND / _OUTPUT_TOKENS
-        )
+        request_s = _OUTPUT_TOKENS / _TOKENS_PER_SECOND
+        count = int(4 * self._options.streams * (self._options.seconds / request_s + 1))
         lengths = [(_PREFIX_TOKENS, 1), (_OWN_TOKENS, _OUTPUT_TOKENS)]
         shapes = [Workload(1, 1, (own, own), (output, output)) for own, output in lengths]
         prefixes = self._words.prompts(shapes[0], _PREFIXES, "prefixes")
         choose = random.Random(seed).choice
-        texts = [(choose(prefixes).text + own.text) for own in self._words.prompts(shapes[1], count, seed)]
+        texts = [choose(prefixes).text + own.text for own in self._words.prompts(shapes[1], count, seed)]
         return [Prompt(each, self._words.tokenizer.encode(each).ids, _OUTPUT_TOKENS) for each in texts]
 
     def _since(self, before: Mapping[str, _Server]) -> tuple[dict[str, int], float]:

@@ -18,6 +18,7 @@ import urllib3
 from engine.machine.processes import session_members
 from engine.machine.root import SOURCE_ROOT
 from errors.settings import MissingRequirement
+from errors.triton import StartFailed
 from runner.settings.ports import LOOPBACK, free_ports
 from runner.supervision.child import with_parent
 
@@ -42,30 +43,14 @@ BALANCERS: Mapping[str, tuple[str, Sequence[str]]] = {
 """Configuration and command by name. They have two servers."""
 _NGINX_GLOBALS = "daemon off; pid {folder}/nginx.pid; error_log stderr warn;"
 _ROUTER_OPTIONS = (
-    *("--health-check-endpoint", "/ready", "--health-check-interval-secs", "1"),
-    *(
-        "--health-check-timeout-secs",
-        "2",
-        "--health-failure-threshold",
-        "2",
-        "--health-success-threshold",
-        "1",
-    ),
-    *("--worker-startup-check-interval", "1", "--cb-timeout-duration-secs", "2"),
+    "--health-check-endpoint /ready --health-check-interval-secs 1 --health-check-timeout-secs 2 "
+    "--health-failure-threshold 2 --health-success-threshold 1 --worker-startup-check-interval 1 "
+    "--cb-timeout-duration-secs 2"
 )
 ROUTERS: Mapping[str, Sequence[str]] = {
     # NOTE: the script `smg` may be that of sglang-router, which has one by the same name.
-    "smg": (
-        "python",
-        "-m",
-        "smg",
-        "launch",
-        "--disable-tokenizer-autoload",
-        "--log-level",
-        "warn",
-        *_ROUTER_OPTIONS,
-    ),
-    "vllm-router": ("vllm-router", "--log-level", "warning", *_ROUTER_OPTIONS),
+    "smg": f"python -m smg launch --disable-tokenizer-autoload --log-level warn {_ROUTER_OPTIONS}".split(),
+    "vllm-router": f"vllm-router --log-level warning {_ROUTER_OPTIONS}".split(),
 }
 """Command by name. They know policies, and servers are added to them while they run."""
 
@@ -82,7 +67,7 @@ class Router(NamedTuple):
 def router(name: str, urls: Sequence[str], folder: Path, *options: str) -> Iterator[Router]:
     """Start one in front of the servers at ``urls``, and stop it. ``options``: of its command line.
 
-    Raises MissingRequirement if it is not installed.
+    Raises MissingRequirement if it is not installed, and StartFailed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     port, metrics_port = free_ports(2)
@@ -106,8 +91,9 @@ def router(name: str, urls: Sequence[str], folder: Path, *options: str) -> Itera
     try:
         while not _answers(f"{url}/v1/models"):
             if process.poll() is not None or time.monotonic() > deadline_s:
+                reason = f"it did not answer within {_READY_TIMEOUT_S:g} s or ended"
                 end = log_path.read_text(errors="replace")[-_LOG_CHARACTERS:]
-                raise RuntimeError(f"{name} did not start: {end}")
+                raise StartFailed(who=name, reason=reason, log_tail=end)
             time.sleep(_POLL_S)
         yield Router(url, process.pid, log_path)
     finally:
@@ -121,22 +107,21 @@ def router(name: str, urls: Sequence[str], folder: Path, *options: str) -> Itera
 
 
 def add_server(name: str, router: Router, url: str) -> None:
-    """Make one of ROUTERS use one more server, and wait until it does."""
+    """Make one of ROUTERS use one more server, and wait until it does. Raises StartFailed."""
     if name == "smg":
         answer = urllib3.request("POST", f"{router.url}/workers", json={"url": url})
     else:
         answer = urllib3.request("POST", f"{router.url}/add_worker?{urlencode({'url': url})}")
-    if answer.status >= HTTPStatus.BAD_REQUEST:
-        text = answer.data.decode(errors="replace")
-        raise RuntimeError(f"{name} did not take {url}: {answer.status} {text}")
-    deadline_s = time.monotonic() + _READY_TIMEOUT_S
-    while not any(
-        each["url"] == url and each["is_healthy"]
-        for each in urllib3.request("GET", f"{router.url}/workers").json()["workers"]
-    ):
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"{name} did not find {url} healthy within {_READY_TIMEOUT_S:g} s")
+    reason, deadline_s = f"the router answered {answer.status}", time.monotonic() + _READY_TIMEOUT_S
+    while answer.status < HTTPStatus.BAD_REQUEST and time.monotonic() < deadline_s:
+        reason = f"the router did not find it ready within {_READY_TIMEOUT_S:g} s"
+        workers = urllib3.request("GET", f"{router.url}/workers").json()["workers"]
+        if any(each["url"] == url and each["is_healthy"] for each in workers):
+            return
         time.sleep(_POLL_S)
+    raise StartFailed(
+        who=f"{url} behind {name}", reason=reason, log_tail=answer.data.decode(errors="replace")
+    )
 
 
 def find_program(name: str) -> str:

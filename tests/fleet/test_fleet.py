@@ -38,3 +38,8 @@ def test_a_router_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(routers, "FLEET", tmp_path)
     with pytest.raises(MissingRequirement, match="envoy was not found; `make fleet` installs it"):
         routers.find_program("envoy")
+
+
+def test_a_load_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "--streams", "0"]) == 2
+    assert capsys.readouterr().err.startswith("E1005 InvalidInput: streams must be at least 1")
