@@ -127,6 +127,8 @@ def worker_environment(settings: Settings, given: Mapping[str, str]) -> dict[str
         "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
     }
     dynamos = {name: value for name, value in given.items() if name.startswith(_PASSED_ON)}
+    if "DYN_FILE_KV" in dynamos:  # The worker's folder is another one.
+        dynamos["DYN_FILE_KV"] = str(Path(dynamos["DYN_FILE_KV"]).absolute())
     return {**own_environment(), "PYTHONUNBUFFERED": "1", **defaults, **dynamos}
 
 

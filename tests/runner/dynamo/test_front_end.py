@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,18 +109,20 @@ class Fleet:
 
         with ThreadPoolExecutor() as pool:
             self.runners = list(pool.map(start, "abc"))
-        self.front_end.wait_until(self._all_take_part)
+        for each in self.runners:
+            self.front_end.wait_until(partial(self.reaches, each))
 
-    def _all_take_part(self) -> bool:
-        """Send requests until each runner has had one, or return False."""
-        if MODEL in self.front_end.models():
-            streams = [Stream(self.front_end.url, f"{number} times", 4) for number in range(9)]
-            for each in streams:
-                each.start()
-            for each in streams:
-                each.join()
-        # Its own test before it is ready is the first.
-        return all(each.metric("cog_triton_slot_requests_total") > 1 for each in self.runners)
+    def reaches(self, runner: FleetRunner) -> bool:
+        """Send requests to the front end. Return True if this runner got one of them."""
+        if MODEL not in self.front_end.models():
+            return False
+        count = runner.metric("cog_triton_slot_requests_total")
+        streams = [Stream(self.front_end.url, f"{number} times", 4) for number in range(9)]
+        for each in streams:
+            each.start()
+        for each in streams:
+            each.join()
+        return runner.metric("cog_triton_slot_requests_total") > count
 
     def close(self) -> None:
         self.front_end.close()
@@ -332,8 +335,10 @@ def test_adapters_are_models_and_priorities_reach_the_engine(paced: PacedModel, 
 
 def test_a_crash_of_an_engine_moves_its_streams(fleet: Fleet, long_texts: list[str]) -> None:
     running = Running(fleet)
-    os.kill(fleet.runners[2].engine_pid(), signal.SIGKILL)
+    victim = fleet.runners[2]
+    os.kill(victim.engine_pid(), signal.SIGKILL)
     assert running.texts() == long_texts
+    fleet.front_end.wait_until(lambda: fleet.reaches(victim))  # Once its engine is back.
 
 
 def test_a_runner_that_stops_leaves_its_streams_complete(fleet: Fleet, long_texts: list[str]) -> None:

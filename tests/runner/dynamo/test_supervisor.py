@@ -46,12 +46,19 @@ def test_wrong_settings_are_refused_by_name(paced: PacedModel, name: str, value:
 
 def test_the_worker_listens_on_its_host_and_dynamos_own_variables_win(paced: PacedModel) -> None:
     settings = settings_of(paced, DYNAMO_HOST="127.0.0.9", STOP_GRACE_PERIOD="10")
-    given = {"DYN_SYSTEM_PORT": "9090", "ETCD_AUTH_PASSWORD": "p", "API_KEYS": "k", "PATH_X": "y"}
+    given = {
+        "DYN_FILE_KV": "fleet",
+        "DYN_SYSTEM_PORT": "9090",
+        "ETCD_AUTH_PASSWORD": "p",
+        "API_KEYS": "k",
+        "PATH_X": "y",
+    }
     environment = worker_environment(settings, given)
     names = ("DYN_TCP_RPC_HOST", "DYN_EVENT_PLANE_HOST", "DYN_SYSTEM_HOST")
     assert {environment[name] for name in names} == {"127.0.0.9"}
     assert environment["DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS"] == "2"
     assert (environment["DYN_SYSTEM_PORT"], environment["ETCD_AUTH_PASSWORD"]) == ("9090", "p")
+    assert environment["DYN_FILE_KV"] == str(Path.cwd() / "fleet")
     assert "API_KEYS" not in environment
 
 
