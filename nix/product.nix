@@ -86,10 +86,15 @@ let
   libraryPath = builtins.concatStringsSep ":" (
     [ "/opt/base/lib" ]
     ++ map (folder: "/opt/engine/${folder}") libraryFolders
-    # Where NVIDIA's container toolkit and others put the driver's libraries: what there is, counts.
+    # Where the driver's libraries may be mounted. NOTE: with CDI they have the paths that they have on the host, and
+    # nixpkgs' loader does not read the cache that NVIDIA's container toolkit then writes to /etc/ld.so.cache.
     ++ [
       "/usr/lib/x86_64-linux-gnu"
       "/usr/lib64"
+      # Debian's driver; Arch's; WSL's.
+      "/usr/lib/x86_64-linux-gnu/nvidia/current"
+      "/usr/lib"
+      "/usr/lib/wsl/lib"
       "/usr/local/nvidia/lib64"
     ]
   );
@@ -126,6 +131,8 @@ let
   // variables;
 
   layers = below ++ [ (code { inherit kind below; }) ];
+  # In nanoseconds, as Docker counts.
+  second = 1000000000;
   ports = [ "5000/tcp" ] ++ (if kind == "runner" then [ "8000/tcp" "8001/tcp" "8002/tcp" "9000/tcp" ] else [ ]);
 in
 image {
@@ -181,5 +188,25 @@ image {
       engineLock = engineEnvironment.lock;
       servingLock = servingEnvironment.lock;
     };
-  };
+  }
+  // (
+    if kind == "runner" then
+      {
+        # Docker's; the OCI specification has none. A start may download and compile.
+        Healthcheck = {
+          Test = [
+            "CMD"
+            "python"
+            "-m"
+            "runner.probe"
+            "ready"
+          ];
+          Interval = 30 * second;
+          Timeout = 5 * second;
+          StartPeriod = 1800 * second;
+        };
+      }
+    else
+      { }
+  );
 }

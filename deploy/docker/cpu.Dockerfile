@@ -69,4 +69,5 @@ WORKDIR /src/triton_model_repo/tensorrt_llm/1
 WORKDIR /src
 ENV COG_PREDICT_TYPE_STUB=/src/runner/run.py:Runner COG_MAX_CONCURRENCY=64
 EXPOSE 5000 8000 8001 8002 9000
+HEALTHCHECK --interval=30s --timeout=5s --start-period=30m CMD ["python", "-m", "runner.probe", "ready"]
 CMD ["python", "-m", "runner.cog_server", "--host", "0.0.0.0"]

@@ -66,4 +66,5 @@ WORKDIR /src
 ARG SM=90
 ENV COG_PREDICT_TYPE_STUB=/src/runner/run.py:Runner COG_MAX_CONCURRENCY=64 COG_TRITON_IMAGE=cog-triton-runner-vllm-$SM
 EXPOSE 5000 8000 8001 8002 9000
+HEALTHCHECK --interval=30s --timeout=5s --start-period=30m CMD ["python", "-m", "runner.probe", "ready"]
 CMD ["python", "-m", "runner.cog_server", "--host", "0.0.0.0"]

@@ -122,7 +122,11 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """Return what an image's configuration says of how it runs, on whatever system."""
     names = ("Cmd", "Entrypoint", "User", "WorkingDir")
     variables = {name: value for name, value in _environment(config).items() if name not in _OTHER_SYSTEM}
-    return {name: config[name] for name in names} | {"Env": variables, "ports": set(config["ExposedPorts"])}
+    return {name: config[name] for name in names} | {
+        "Env": variables,
+        "ports": set(config["ExposedPorts"]),
+        "health": config.get("Healthcheck"),
+    }
 
 
 def _environment(config: dict[str, Any]) -> dict[str, str]:
@@ -150,8 +154,20 @@ def _stage(path: Path, target: str) -> dict[str, Any]:
             config["Env"] += string.Template(rest).safe_substitute(arguments).split()
         elif instruction == "EXPOSE":
             config["ExposedPorts"] |= {f"{port}/tcp": {} for port in rest.split()}
+        elif instruction == "HEALTHCHECK":
+            options, _, command = rest.partition(" CMD ")
+            config["Healthcheck"] = _durations_ns(options) | {"Test": ["CMD", *json.loads(command)]}
         elif instruction in ("CMD", "ENTRYPOINT"):
             config[instruction.capitalize()] = json.loads(rest)
         elif instruction in ("USER", "WORKDIR"):
             config[{"USER": "User", "WORKDIR": "WorkingDir"}[instruction]] = rest
     return stages[target]
+
+
+def _durations_ns(options: str) -> dict[str, int]:
+    """Return the options of a HEALTHCHECK as Docker stores them: ``--start-period=30m``."""
+    seconds = {"s": 1, "m": 60}
+    return {
+        name.title().replace("-", ""): int(value[:-1]) * seconds[value[-1]] * 10**9
+        for name, _, value in (option.removeprefix("--").partition("=") for option in options.split())
+    }

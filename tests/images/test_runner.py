@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -48,12 +49,47 @@ def test_an_engine_that_cog_weights_names_gives_the_same_text(
     assert "".join(answers[0]["output"]) == "".join(answers[1]["output"]) != ""
 
 
-def test_any_user_without_rights_can_run_it(runner: Result, engine_dir: Path) -> None:
-    options = [*WITHOUT_RIGHTS, "--tmpfs", "/home/cog:mode=1777"]
+def test_any_user_without_rights_can_run_it_and_docker_finds_it_healthy(
+    runner: Result, engine_dir: Path
+) -> None:
+    options = [*WITHOUT_RIGHTS, "--tmpfs", "/home/cog:mode=1777", "--health-interval", "1s"]
     mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
     with Container(runner.reference, *options, "--volume", mount) as container:
+        assert container.state()["Health"]["Status"] == "starting"
         container.wait_ready()
         assert container.predict(_PROMPT)["status"] == "succeeded"
+        pause = threading.Event()
+        for _ in range(600):
+            if container.state()["Health"]["Status"] == "healthy":
+                break
+            pause.wait(0.1)
+        assert container.state()["Health"]["Status"] == "healthy"
+
+
+def test_the_drivers_libraries_are_found_wherever_a_host_has_them(runner: Result, tmp_path: Path) -> None:
+    """With CDI they are mounted where the host has them; here another library has their name."""
+    folders = (
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/x86_64-linux-gnu/nvidia/current",
+        "/usr/lib64",
+        "/usr/lib",
+        "/usr/lib/wsl/lib",
+        "/usr/local/nvidia/lib64",
+    )
+    library = tmp_path / "libcuda.so.1"
+    shutil.copy("/lib/x86_64-linux-gnu/libz.so.1", library)
+    options = [
+        word
+        for index, folder in enumerate(folders)
+        for word in ("--volume", f"{library}:{folder}/libcuda-{index}.so.1:ro")
+    ]
+    script = (
+        f"import ctypes; [ctypes.CDLL(f'libcuda-{{index}}.so.1') for index in range({len(folders)})]; "
+        "print('found')"
+    )
+    run = ("run", "--rm", *options, runner.reference)
+    for python in ("/opt/serving/bin/python", "/opt/engine/bin/python"):
+        assert docker(*run, python, "-c", script) == "found\n"
 
 
 def test_it_runs_as_kubernetes_runs_it(runner: Result, engine_tar: Path) -> None:

@@ -143,7 +143,7 @@ in
   the-driver-is-looked-for-last = {
     expr = ofImages (
       image:
-      map (matches "/opt/base/lib:(.*:)?/usr/lib/x86_64-linux-gnu:/usr/lib64:[^:]*") (
+      map (matches "/opt/base/lib:(.*:)?/usr/lib/x86_64-linux-gnu:/usr/lib64:.*:/usr/local/nvidia/lib64") (
         environment image "LD_LIBRARY_PATH"
       )
     );
