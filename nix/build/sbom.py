@@ -2,11 +2,12 @@
 
     sbom.py --name NAME --created TIME --environment LOCK[=TREE]... [--store-paths FILE...]
 
-With the finished TREE of an environment, files that are not installed there are omitted. The document depends
-on the input only. Standard library only.
+With the finished TREE of an environment, files that are not installed there are omitted, and wheels have the
+licences that they tell. The document depends on the input only. Standard library only.
 """
 
 import argparse
+import email
 import json
 import re
 import sys
@@ -51,13 +52,16 @@ def document(name: str, created: str, components: list[Component], needs: dict[s
 def environment_components(lock: Path, tree: Path | None) -> tuple[list[Component], dict[str, list[str]]]:
     """Return the files of a lock that are in the tree, and what each requires."""
     content = json.loads(lock.read_text())
-    installed = None if tree is None else _installed(tree)
-    files = [each for each in content["files"] if installed is None or _is_in(each, installed)]
+    installed = {} if tree is None else _installed(tree)
+    files = [each for each in content["files"] if tree is None or _is_in(each, installed)]
     references = {_normal(each["name"]): _reference(content["stack"], each) for each in files}
     components, needs = [], {}
     for each in files:
         reference = _reference(content["stack"], each)
-        components.append(_component(each, reference, content["stack"]))
+        component = _component(each, reference, content["stack"])
+        if (metadata := installed.get(_distribution(each))) and (licences := _licences(metadata)):
+            component["licenses"] = licences
+        components.append(component)
         required = (_normal(_required(text)) for text in each.get("requires", []))
         needs[reference] = [references[name] for name in required if name in references]
     return components, needs
@@ -104,14 +108,30 @@ def _reference(stack: str, file: dict[str, Any]) -> str:
     return f"{stack}/{file['file']}"
 
 
-def _installed(tree: Path) -> set[str]:
+def _installed(tree: Path) -> dict[str, Path]:
+    """Return the folders of installed wheels' metadata, by name and version."""
     found = tree.glob("lib/python3.*/site-packages/*.dist-info")
-    return {_normal(each.name.removesuffix(".dist-info")) for each in found}
+    return {_normal(each.name.removesuffix(".dist-info")): each for each in found}
 
 
-def _is_in(file: dict[str, Any], installed: set[str]) -> bool:
-    name, version = file["file"].split("-")[:2]
-    return not file["file"].endswith(".whl") or _normal(f"{name}-{version}") in installed
+def _distribution(file: dict[str, Any]) -> str:
+    return _normal("-".join(file["file"].split("-")[:2]))
+
+
+def _is_in(file: dict[str, Any], installed: dict[str, Path]) -> bool:
+    return not file["file"].endswith(".whl") or _distribution(file) in installed
+
+
+def _licences(metadata: Path) -> list[Component]:
+    """Return the licences that a wheel tells: as an SPDX expression, by classifiers, or in words."""
+    headers = email.message_from_bytes((metadata / "METADATA").read_bytes())
+    if expression := headers["License-Expression"]:
+        return [{"expression": expression}]
+    classifiers = [each.split(" :: ") for each in headers.get_all("Classifier", [])]
+    names = {each[-1] for each in classifiers if each[0] == "License" and len(each) > 2}
+    # Some have the whole text there: its first line is the title.
+    words = str(headers["License"] or "").strip().partition("\n")[0]
+    return [{"license": {"name": name}} for name in sorted(names) or [words] if name]
 
 
 def _required(text: str) -> str:

@@ -30,6 +30,15 @@ def problem(text: str) -> object:
     return JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
 
 
+def _name(words: str) -> dict[str, Any]:
+    return {"license": {"name": words}}
+
+
+def _install(metadata: Path, headers: str) -> None:
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(headers)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_it_is_valid_whole_and_the_same_each_time(engine: str) -> None:
     text = sbom(*environments(engine, "serving"))
@@ -67,9 +76,29 @@ def test_what_an_image_leaves_out_is_not_in_it(tmp_path: Path) -> None:
     lock = json.loads((LOCKS / "serving.json").read_text())
     (yaml,) = (each for each in lock["files"] if each["name"] == "pyyaml")
     # As a wheel may spell it inside.
-    (site_packages / f"PyYAML-{yaml['version']}.dist-info").mkdir(parents=True)
+    _install(site_packages / f"PyYAML-{yaml['version']}.dist-info", "Name: PyYAML\n")
     found = json.loads(sbom("--environment", f"{LOCKS / 'serving.json'}={tmp_path}"))
     assert [each["name"] for each in found["components"]] == ["pyyaml"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "licences"),
+    [
+        ("License-Expression: MIT OR Apache-2.0\nLicense: MIT", [{"expression": "MIT OR Apache-2.0"}]),
+        ("License: MIT\nClassifier: License :: OSI Approved :: MIT License", [_name("MIT License")]),
+        ("License: NVIDIA Proprietary\nClassifier: License :: OSI Approved", [_name("NVIDIA Proprietary")]),
+        ("License:\n                  Apache License\n        Version 2.0", [_name("Apache License")]),
+        ("Name: PyYAML", None),
+    ],
+)
+def test_a_wheel_has_the_licences_that_it_tells(tmp_path: Path, headers: str, licences: list[Any]) -> None:
+    lock = json.loads((LOCKS / "serving.json").read_text())
+    (yaml,) = (each for each in lock["files"] if each["name"] == "pyyaml")
+    _install(tmp_path / f"lib/python3.11/site-packages/pyyaml-{yaml['version']}.dist-info", headers)
+    text = sbom("--environment", f"{LOCKS / 'serving.json'}={tmp_path}")
+    assert problem(text) is None
+    (component,) = json.loads(text)["components"]
+    assert component.get("licenses") == licences
 
 
 def test_packages_of_the_system_are_told_by_their_store_paths(tmp_path: Path) -> None:
