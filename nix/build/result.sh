@@ -95,8 +95,11 @@ case "${1-}" in
             echo "push: where to? such as registry.example.com/$(reference)" >&2
             exit 2
         fi
-        skopeo --insecure-policy copy "${@:3}" "oci:$layout" "docker://$2"
-        echo "Pushed: $2@$(manifest_digest)"
+        digest=$(mktemp)
+        trap 'rm -f "$digest"' EXIT
+        skopeo --insecure-policy copy --digestfile "$digest" "${@:3}" "oci:$layout" "docker://$2"
+        # As the registry has it: with other compression it is not the layout's.
+        echo "Pushed: $2@$(cat "$digest")"
         ;;
     save)
         if [ $# != 2 ]; then

@@ -93,6 +93,15 @@ def test_push_sends_a_layer_once(runner: Result, builder: Result, registry: Regi
     ]
 
 
+def test_push_tells_the_digest_that_the_registry_has(runner: Result, registry: RegistryServer) -> None:
+    """It is another one with another manifest, as of zstd layers, or here of Docker's kind."""
+    target = f"{registry.host}/team/runner:other"
+    told = runner.run("push", target, "--dest-tls-verify=false", "--format", "v2s2").split("@")[-1].strip()
+    command = ["skopeo", "inspect", "--tls-verify=false", "--format", "{{.Digest}}", f"docker://{target}"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == told
+    assert told != runner.facts["digest"]
+
+
 def test_a_wrong_command_line_says_what_there_is(runner: Result) -> None:
     run = subprocess.run([runner.path, "lode"], capture_output=True, text=True, check=False)
     assert run.returncode == 2
