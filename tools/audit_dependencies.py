@@ -1,7 +1,8 @@
 """Ask OSV's database for known vulnerabilities of all pinned packages: ``audit_dependencies.py``.
 
 Reads the locks of the images and requirements/. Exit status 0: none known; 1: some known, printed one a line;
-3: the database could not be asked. Standard library only.
+3: the database could not be asked. What wheels carry and the database does not know is printed with the date
+of its review. Standard library only.
 """
 
 import argparse
@@ -22,6 +23,26 @@ _PINNED = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)", re.M
 
 Package = tuple[str, str]
 """Name and version."""
+
+
+REVIEWED: dict[Package, tuple[str, str, str]] = {
+    ("nvidia-pytriton", "0.7.0"): (
+        "tritonserver 2.51",
+        "2026-11-25",
+        "docs/security.md#known-vulnerabilities-of-triton-251",
+    ),
+    ("triton", "3.8.0"): (
+        "cuobjdump and nvdisasm of CUDA",
+        "2026-11-28",
+        "docs/security.md#known-vulnerabilities-of-cuda",
+    ),
+    ("triton", "3.1.0"): (
+        "cuobjdump and nvdisasm of CUDA",
+        "2026-11-28",
+        "docs/security.md#known-vulnerabilities-of-cuda",
+    ),
+}
+"""Programs in wheels that no database lists: program, day of the last review of its advisories, and where."""
 
 
 class DatabaseUnavailable(Exception):
@@ -88,6 +109,8 @@ def main() -> int:
     parser.add_argument("--database", default=DATABASE, help="URL of a server with OSV's API (%(default)s)")
     options = parser.parse_args()
     places = pinned(ROOT)
+    for package, (program, day, where) in REVIEWED.items():
+        print(f"{program} (in {' '.join(package)}): advisories reviewed by hand on {day}, {where}")
     try:
         found = vulnerabilities(sorted(places), options.database)
     except DatabaseUnavailable as exc:
