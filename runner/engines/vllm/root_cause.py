@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import Any
 
 _VARIABLE = "COG_TRITON_ROOT_CAUSE"
 _MOST_BYTES = 2000
@@ -28,18 +29,22 @@ class RootCause:
         self._cleared_bytes = os.fstat(self._descriptor).st_size
 
 
-class _Writer(logging.Handler):
-    def __init__(self, path: str) -> None:
-        super().__init__(logging.ERROR)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            os.write(self._descriptor, f"{type(error).__name__}: {error}\0".encode())
-
-
 def write_root_cause() -> None:
-    """Write exceptions to the client's file, too, in each process of vLLM once its logging is set up."""
-    if path := os.environ.get(_VARIABLE):
-        logging.getLogger("vllm").addHandler(_Writer(path))
+    """Write exceptions to the client's file, too, in each process of vLLM.
+
+    NOTE: not by a handler: vLLM's processes set up logging again when they start, which removes handlers.
+    """
+    if not (path := os.environ.get(_VARIABLE)):
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    make_record = logging.getLogRecordFactory()
+
+    def make_and_write(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make_record(*args, **kwargs)
+        if record.name.startswith("vllm.") and record.levelno >= logging.ERROR and record.exc_info:
+            kind, error, _ = record.exc_info
+            if kind is not None:
+                os.write(descriptor, f"{kind.__name__}: {error}\0".encode())
+        return record
+
+    logging.setLogRecordFactory(make_and_write)

@@ -7,6 +7,7 @@ import logging
 import queue
 import threading
 import time
+from logging.config import dictConfig
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,10 @@ class SyncMPClient:
         self._vocab_size = model.vocab_size
         assert (model.runner_type == "pooling") == (model.pooler_config is not None)
         if self._vocab_size == DOES_NOT_START:
+            # As vLLM's processes do when they start.
+            dictConfig(
+                {"version": 1, "disable_existing_loggers": False, "loggers": {"vllm": {"propagate": False}}}
+            )
             try:
                 raise MemoryError("No available memory for the cache blocks")
             except MemoryError:
