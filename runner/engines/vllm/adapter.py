@@ -26,7 +26,7 @@ from runner.engines.vllm.arguments import (
     prepare_import,
     read_arguments,
 )
-from runner.engines.vllm.core_process import spawn_early, without_tool_servers
+from runner.engines.vllm.core_process import spawn_early
 from runner.engines.vllm.interface import check_vllm
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def prepare(options: Mapping[str, str]) -> None:
 
 def _import() -> None:
     """Import in a thread: meanwhile the engine arrives, and its arguments and its tokenizer are read."""
-    with suppress(Exception), without_tool_servers():  # A failure shows when the engine is loaded.
+    with suppress(Exception):  # A failure shows when the engine is loaded.
         importlib.import_module("runner.engines.vllm.client")
 
 

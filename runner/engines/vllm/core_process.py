@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
-from types import ModuleType
 from typing import Any
 
-from runner.engines.vllm.interface import CORE_MODULES, CORE_NAME, SETS_LIBRARY_PATH, TOOL_SERVER
+from runner.engines.vllm.interface import CORE_MODULES, CORE_NAME, SETS_LIBRARY_PATH
 from runner.supervision.tuning import uncollected
 
 STARTS_EARLY = True
@@ -57,25 +55,9 @@ class CoreProcess(SpawnProcess):
         self._sender.close()
 
 
-@contextmanager
-def without_tool_servers() -> Iterator[None]:
-    """Provide a context that imports vLLM without the types of OpenAI's API, which are 500 modules.
-
-    vLLM's base class of reasoning parsers imports its tool servers, which import them, for one annotation.
-    Afterwards the tool servers can be imported as usual.
-    """
-    standin = ModuleType(TOOL_SERVER)
-    standin.ToolServer = object  # type: ignore[attr-defined]
-    sys.modules[TOOL_SERVER] = standin
-    try:
-        yield
-    finally:
-        sys.modules.pop(TOOL_SERVER, None)
-
-
 def _await_work(receiver: Connection) -> None:
     # A failure shows when the work is received.
-    with suppress(Exception), uncollected(), without_tool_servers():
+    with suppress(Exception), uncollected():
         for name in CORE_MODULES:
             importlib.import_module(name)
     try:

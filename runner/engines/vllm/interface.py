@@ -10,7 +10,6 @@ Behavior that no check at the start can see, and where it is used:
   ``tensor_queue`` in ``kwargs`` and the name ``CORE_NAME`` if there is one core (``core_process``).
 * ``SyncMPClient`` takes what ``outputs_queue`` has; ``get_output`` raises an exception that it finds there.
   It sends messages by ``_send_input`` alone, and the core processes them in order (``client``).
-* Importing ``TOOL_SERVER`` is needed for an annotation alone (``core_process``).
 * ``scheduler_config.scheduler_cls`` is None unless vLLM needs a certain scheduler (``client``).
 * The core's sampling parameters are not checked again: limits hold by ``request.check_limits``.
 * ``collective_rpc("reload_weights")`` reads the weights again after a sleep of level 2, and drops all LoRA
@@ -35,8 +34,7 @@ PINNED_VERSION = "0.33.0"
 
 CORE_NAME = "EngineCore"
 CORE_MODULES = ("vllm.v1.engine.core", "vllm.v1.worker.gpu_worker")
-TOOL_SERVER = "vllm.entrypoints.mcp.tool_server"
-"""Without this module and those above, an engine only starts later."""
+"""Without these modules, an engine only starts later."""
 SETS_LIBRARY_PATH = "VLLM_ENABLE_CUDA_COMPATIBILITY"
 """Variable with which importing vLLM sets ``LD_LIBRARY_PATH``, which Linux reads at a process's start."""
 ROCM_VARIABLES = "AITER_"

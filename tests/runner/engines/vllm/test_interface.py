@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from runner.engines.protocol.checks import MAX_LOGIT_BIASES
-from runner.engines.vllm.interface import CORE_MODULES, PINNED_VERSION, TOOL_SERVER, USES, check_vllm
+from runner.engines.vllm.interface import CORE_MODULES, PINNED_VERSION, USES, check_vllm
 from tests.runner.engines.vllm.vllm_engines import LIBRARY
 
 pytest.importorskip("vllm.v1.engine.core_client", reason="vLLM is not in this environment")
@@ -48,7 +48,7 @@ def describe(path: str | None) -> dict[str, dict[str, list[str]]]:
 def test_vllm_has_all_that_the_adapter_uses() -> None:
     warnings: list[str] = []
     check_vllm(warnings.append)
-    assert all(find_spec(name) for name in (*CORE_MODULES, TOOL_SERVER))
+    assert all(find_spec(name) for name in CORE_MODULES)
     assert bool(warnings) == (version("vllm") != PINNED_VERSION)
 
 
