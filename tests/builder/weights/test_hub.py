@@ -174,8 +174,8 @@ def test_a_model_or_revision_that_does_not_exist_is_named(
     [
         ("http://user:secret@127.0.0.1:1", MODEL_ID, "check the name and the network"),
         ("http://127.0.0.1:1", "nope", "if a file or folder was meant, there is no nope here"),
-        ("nonsense", MODEL_ID, ""),
-        ("http://127.0.0.1:notaport", MODEL_ID, ""),
+        ("nonsense", MODEL_ID, "nonsense failed .*check the name and the network"),
+        ("http://127.0.0.1:notaport", MODEL_ID, "notaport failed .*check HF_ENDPOINT"),
     ],
 )
 def test_no_server_at_all_is_told_with_what_to_do(

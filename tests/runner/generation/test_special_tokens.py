@@ -34,6 +34,14 @@ def test_the_text_of_every_split_is_that_of_decoding_at_once(skips: bool) -> Non
     }
 
 
+def test_bytes_that_are_no_character_are_shown_before_a_special_token() -> None:
+    cut = TOKENIZER.encode("é", add_special_tokens=False).ids[:-1]
+    call = TOKENIZER.token_to_id("[TOOL_CALLS]")
+    for chunks in ([[*cut, call]], [cut, [call]]):
+        text, _ = generate(MODEL, in_chunks(chunks), skips_special_tokens=False)
+        assert text == "\N{REPLACEMENT CHARACTER}[TOOL_CALLS]"
+
+
 @pytest.mark.parametrize("skips", [True, False])
 @pytest.mark.parametrize(
     "stop",

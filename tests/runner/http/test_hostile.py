@@ -433,8 +433,9 @@ def test_a_burst_of_connections_does_not_take_all_files(strict: APIAlone, data: 
             connection = connections.enter_context(socket.create_connection((HOST, strict.port), timeout=300))
             connection.sendall(data)
         assert httpx.get(f"{strict.url}/health", timeout=300).status_code == 200
-    # NOTE: on a busy machine it may be late to answer, which is told, too.
-    assert set(strict.log[before:]) <= {"the OpenAI-compatible API does not answer"}
+    # NOTE: on a busy machine it may be late to answer, which is told, and so is that it answers again.
+    late = {f"the OpenAI-compatible API {each}" for each in ("does not answer", "answers again")}
+    assert set(strict.log[before:]) <= late
 
 
 def test_logs_do_not_grow_with_refusals(runner: API, port: Port) -> None:

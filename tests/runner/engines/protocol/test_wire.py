@@ -107,6 +107,25 @@ def test_what_has_arrived_together_is_one_batch() -> None:
         assert list(FrameReader(theirs, list[FromClient]).batches()) == [messages]
 
 
+@pytest.mark.parametrize(
+    ("malformed", "told"),
+    [
+        ({"type": "Cancel", "request_id": 2}, "Expected `array`, got `object`"),
+        ([{"type": "Nonsense"}], "Invalid value 'Nonsense'"),
+        ([{"request_id": 2}], "missing required field `type`"),
+    ],
+)
+def test_a_malformed_frame_is_an_error_after_those_before_it(malformed: Any, told: str) -> None:
+    good = encode([Cancel(1)])
+    frames = decode_frames(
+        bytearray(good + frame(msgspec.msgpack.Encoder(), malformed)),
+        msgspec.msgpack.Decoder(list[FromClient]),
+    )
+    assert next(frames) == [Cancel(1)]
+    with pytest.raises(msgspec.ValidationError, match=told):
+        next(frames)
+
+
 def test_a_sender_never_blocks_who_queues_and_keeps_their_order() -> None:
     ours, theirs = socket.socketpair()
     sender = FrameSender(ours, "sender")

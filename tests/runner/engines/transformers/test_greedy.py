@@ -53,6 +53,12 @@ def test_equals_generate_among_sampled_cancelled_long_and_late_requests(served: 
     assert {served.sink.wait(request_id)[1] for request_id in others} == {"cancelled", "length"}
 
 
+def test_one_candidate_is_greedy_at_any_temperature(served: Served) -> None:
+    ids = prompt(20, seed=5)
+    hot = Sampling(top_k=1, temperature=3.0, seed=1)
+    assert served.answer(ids, 16, hot) == (served.generate(ids, 16), "length")
+
+
 def test_a_prompt_seen_before_gives_the_same_output_from_the_cache(served: Served) -> None:
     ids = prompt(200, seed=77)
     first = served.answer(ids, 30)
