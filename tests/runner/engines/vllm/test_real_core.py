@@ -92,6 +92,7 @@ def test_the_process_that_imported_is_the_core_and_they_end_together(start_serve
     wait_until(lambda: not any(map(is_running, below)))
 
 
+@pytest.mark.long
 def test_a_core_that_is_killed_is_noticed(start_server: StartServer) -> None:
     server = start_server()
     with Listening(server) as client:
@@ -101,6 +102,7 @@ def test_a_core_that_is_killed_is_noticed(start_server: StartServer) -> None:
     assert server.exit_code() == 70
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", ["the server", "the core"])
 def test_while_vllm_is_imported_no_process_survives(start_server: StartServer, killed: str) -> None:
     server = start_server()
@@ -197,6 +199,7 @@ def test_adapters_are_loaded_and_unloaded_and_the_core_sleeps_and_wakes(
         assert client.answer(Submit(31, [7], 2, greedy)) == ([8, 9], "length")
 
 
+@pytest.mark.long
 def test_speculation_gives_the_same_tokens_and_tells_what_was_accepted(start_server: StartServer) -> None:
     speculation = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
     server = start_server({"speculative_config": speculation, "async_scheduling": False})
