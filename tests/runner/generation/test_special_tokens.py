@@ -34,12 +34,12 @@ def test_the_text_of_every_split_is_that_of_decoding_at_once(skips: bool) -> Non
     }
 
 
-def test_bytes_that_are_no_character_are_shown_before_a_special_token() -> None:
+def test_a_stop_that_begins_with_a_special_token_is_found_after_bytes_that_are_no_character() -> None:
     cut = TOKENIZER.encode("é", add_special_tokens=False).ids[:-1]
-    call = TOKENIZER.token_to_id("[TOOL_CALLS]")
-    for chunks in ([[*cut, call]], [cut, [call]]):
-        text, _ = generate(MODEL, in_chunks(chunks), skips_special_tokens=False)
-        assert text == "\N{REPLACEMENT CHARACTER}[TOOL_CALLS]"
+    ids = [*cut, *TOKENIZER.encode("[TOOL_CALLS] hi", add_special_tokens=False).ids]
+    for chunks in ([ids], [[each] for each in ids]):
+        text, generation = generate(MODEL, in_chunks(chunks), stop_sequences=("[TOOL_CALLS] h",))
+        assert (text, generation.finish_reason) == ("\N{REPLACEMENT CHARACTER}", "stop")
 
 
 @pytest.mark.parametrize("skips", [True, False])
