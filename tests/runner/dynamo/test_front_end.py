@@ -38,6 +38,7 @@ from tests.runner.servers import DEADLINE_S, wait_until
 PYTHON = SOURCE_ROOT / ".venv-dynamo" / "bin" / "python"
 pytestmark = [
     pytest.mark.servers,
+    pytest.mark.long,
     pytest.mark.skipif(not PYTHON.exists(), reason="make test-fleet makes its environment"),
 ]
 
