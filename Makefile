@@ -115,7 +115,7 @@ test-clients: setup ## test with clients that others wrote (2.7 GB)
 test-fleet: setup ## test with routers and balancers that others wrote, in front of our servers (1.3 GB)
 	@.venv/bin/python scripts/setup_environment.py fleet
 	@.venv/bin/python scripts/setup_environment.py dynamo
-	@PYTHONDONTWRITEBYTECODE= $(RUN) pytest --all $(or $(TESTS),$(wildcard tests/fleet) tests/runner/dynamo)
+	@PYTHONDONTWRITEBYTECODE= $(RUN) pytest --all $(IN_PARALLEL) 2 $(or $(TESTS),tests/fleet tests/runner/dynamo)
 
 test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)
 	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
