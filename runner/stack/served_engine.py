@@ -50,7 +50,7 @@ def open_served_engine(
             on_the_way=begin,
             progress=progress,
         )
-    if settings.model_id:
+    if settings.image and settings.model_id:
         check_image(settings.image, visible_gpus()[:1])  # Before the model is downloaded.
     engine = load(make_engine(settings, log) if settings.model_id else settings.engine_dir)
     check(engine.manifest)
