@@ -172,14 +172,16 @@ class Stream(threading.Thread):
 
 
 class Running:
-    """Streams on all runners that have begun; ``texts`` waits for them, and checks that all are complete."""
+    """Streams on all runners, most of which run; ``texts`` waits for their ends, and checks them."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._streams = [Stream(fleet.front_end.url, prompt, LONG) for prompt in PROMPTS * 2]
         for each in self._streams:
             each.start()
-        wait_until(lambda: all(each.text for each in self._streams))
-        assert not any(each.is_complete for each in self._streams), "too short to be disturbed"
+        # On a busy machine the first may end before the last begins: then the others are disturbed.
+        streams = self._streams
+        wait_until(lambda: all(each.text for each in streams) or any(each.is_complete for each in streams))
+        assert not all(each.is_complete for each in self._streams), "too short to be disturbed"
 
     def texts(self) -> list[str]:
         for each in self._streams:
