@@ -75,7 +75,8 @@ def test_what_is_streamed_is_what_is_saved(runner: Result, saved: Path) -> None:
 def test_the_saved_file_is_an_archive_of_both_kinds(runner: Result, saved: Path, kind: str) -> None:
     command = ["skopeo", "--insecure-policy", "inspect", "--config", f"{kind}:{saved}"]
     config = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert config["config"] == runner.facts["config"]
+    # OCI's form, in which skopeo tells it, has no health check.
+    assert config["config"] == {k: v for k, v in runner.facts["config"].items() if k != "Healthcheck"}
 
 
 def test_push_sends_a_layer_once(runner: Result, builder: Result, registry: RegistryServer) -> None:
