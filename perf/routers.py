@@ -3,11 +3,9 @@
 import os
 import re
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +13,11 @@ from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
-from engine.machine.processes import session_members
 from engine.machine.root import SOURCE_ROOT
 from errors.settings import MissingRequirement
 from errors.triton import StartFailed
+from perf.session import started
 from runner.settings.ports import LOOPBACK, free_ports
-from runner.supervision.child import with_parent
 
 CONFIGURATIONS = SOURCE_ROOT / "deploy" / "balancers"
 FLEET = SOURCE_ROOT / ".venv-fleet"
@@ -78,17 +75,9 @@ def router(name: str, urls: Sequence[str], folder: Path, *options: str) -> Itera
         command += ["--prometheus-host", LOOPBACK, "--prometheus-port", str(metrics_port)]
     command = [find_program(command[0]), *command[1:], *options]
     log_path = folder / f"{name}.log"
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [*with_parent(os.getpid()), *command],
-            env={**os.environ, "HOME": str(folder), "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    url, deadline_s = f"http://{LOOPBACK}:{port}", time.monotonic() + _READY_TIMEOUT_S
-    try:
+    variables = {"HOME": str(folder), "NO_COLOR": "1"}
+    with started(command, variables, log_path, _STOP_GRACE_S) as process:
+        url, deadline_s = f"http://{LOOPBACK}:{port}", time.monotonic() + _READY_TIMEOUT_S
         while not _answers(f"{url}/v1/models"):
             if process.poll() is not None or time.monotonic() > deadline_s:
                 reason = f"it did not answer within {_READY_TIMEOUT_S:g} s or ended"
@@ -96,14 +85,6 @@ def router(name: str, urls: Sequence[str], folder: Path, *options: str) -> Itera
                 raise StartFailed(who=name, reason=reason, log_tail=end)
             time.sleep(_POLL_S)
         yield Router(url, process.pid, log_path)
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_GRACE_S)
-        for pid in session_members(process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
 
 
 def add_server(name: str, router: Router, url: str) -> None:

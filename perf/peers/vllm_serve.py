@@ -1,22 +1,18 @@
 """``vllm serve`` on an engine, as a child on a free port of this machine."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import urllib3
 
-from engine.machine.processes import session_members
 from perf.peers.engine import Engine
 from perf.servers import ENGINE_START_TIMEOUT_S, HOST, MODEL
+from perf.session import started
 from runner.settings.ports import free_ports
-from runner.supervision.child import with_parent
 
 _STOP_GRACE_S = 30.0
 _POLL_S = 0.2
@@ -45,31 +41,15 @@ def vllm_serve(
     command += ["--disable-log-stats", "--disable-uvicorn-access-log"]
     names = {"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton"}
     caches = {name: str(engine.cache / folder) for name, folder in names.items()}
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [*with_parent(os.getpid()), *command],
-            env={**os.environ, **_VARIABLES, **caches, **engine.variables, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    url, deadline_s = f"http://{HOST}:{port}", time.monotonic() + ENGINE_START_TIMEOUT_S
-    try:
+    all_variables = {**_VARIABLES, **caches, **engine.variables, **variables}
+    with started(command, all_variables, log_path, _STOP_GRACE_S) as process:
+        url, deadline_s = f"http://{HOST}:{port}", time.monotonic() + ENGINE_START_TIMEOUT_S
         while not _is_ready(f"{url}/health"):
             if process.poll() is not None or time.monotonic() > deadline_s:
                 end = log_path.read_text(errors="replace")[-_LOG_CHARACTERS:]
                 raise RuntimeError(f"vllm serve did not start: {end}")
             time.sleep(_POLL_S)
         yield url, process.pid
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_GRACE_S)
-        for pid in session_members(process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
 
 
 def _is_ready(url: str) -> bool:
