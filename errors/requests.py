@@ -107,6 +107,12 @@ class UnknownAdapter(CodedError):
     template = "The LoRA adapter {adapter!r} is not loaded; GET /v1/models lists those that are."
 
 
+class ImagesUnsupported(CodedError):
+    code = "E1016"
+    summary = "A message has an image, which the engine, its model or this API does not take"
+    template = "{name} is an image, but {reason}; {remedy}."
+
+
 class InvalidArgumentMinTokens(CodedError):
     code = "E1101"
     summary = "Can't set both min_tokens ({min_tokens}) and min_new_tokens ({min_new_tokens})"

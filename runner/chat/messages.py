@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
-from errors.requests import InvalidInput
+from errors.requests import ImagesUnsupported, InvalidInput
 
 Message = dict[str, Any]
 
@@ -25,6 +25,8 @@ _SIMILARITY = 0.6
 """Similarity by difflib above which one role alone is suggested for another."""
 _MOST_IDS = 10
 """Number of ids that an error shows."""
+IMAGE_PARTS = ("image_url", "input_image", "image")
+"""Types of parts that are images in some API."""
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names of what an assistant reasoned, each known to some clients and templates."""
 
@@ -148,6 +150,9 @@ def _text_content(content: object, place: str) -> str:
 def _text_part(part: object, place: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     text = part.get(kind) if isinstance(part, dict) and isinstance(kind, str) else None
+    if kind in IMAGE_PARTS:
+        remedy = "send text alone, or the message to an endpoint of the HTTP API that generates text"
+        raise ImagesUnsupported(name=place, reason="only text is taken here", remedy=remedy)
     if kind not in ("text", "refusal"):
         value = part if kind is None else kind
         raise InvalidInput(name=place, expected='of type "text", as the model takes no other', value=value)

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from runner.chat.messages import REASONING, Message
 
@@ -101,11 +102,19 @@ def has_words(text: str, chat: list[Message]) -> bool:
 def _joined(first: Message, second: Message) -> Message:
     made = {**second, **first}
     for name in _TEXTS:
-        if texts := [each[name] for each in (first, second) if each.get(name)]:
-            made[name] = _BETWEEN.join(texts)
+        if contents := [each[name] for each in (first, second) if each.get(name)]:
+            made[name] = _joined_contents(contents)
     if calls := [*first.get("tool_calls", ()), *second.get("tool_calls", ())]:
         made["tool_calls"] = calls
     return made
+
+
+def _joined_contents(contents: list[Any]) -> Any:
+    """Join texts to a text. With a list of parts, as a client sends images, the result is a list of parts."""
+    if all(isinstance(each, str) for each in contents):
+        return _BETWEEN.join(contents)
+    parts = [[{"type": "text", "text": each}] if isinstance(each, str) else each for each in contents]
+    return [*itertools.chain.from_iterable(parts)]
 
 
 def _with_system_in_front(messages: list[Message]) -> list[Message]:

@@ -25,6 +25,27 @@ class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
     text: str
 
 
+class Base64Source(msgspec.Struct, tag_field="type", tag="base64"):
+    media_type: str
+    data: str
+
+    @property
+    def url(self) -> str:
+        return f"data:{self.media_type};base64,{self.data}"
+
+
+class URLSource(msgspec.Struct, tag_field="type", tag="url"):
+    url: str
+
+
+class ImageBlock(msgspec.Struct, tag_field="type", tag="image"):
+    source: Base64Source | URLSource
+
+    @property
+    def image_url(self) -> str:
+        return self.source.url
+
+
 class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
     id: str
     name: str
@@ -33,7 +54,7 @@ class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
 
 class ToolResultBlock(msgspec.Struct, tag_field="type", tag="tool_result"):
     tool_use_id: str
-    content: str | list[TextBlock] = ""
+    content: str | list[TextBlock | ImageBlock] = ""
 
 
 class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
@@ -48,7 +69,7 @@ AssistantBlock = TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBloc
 
 
 class UserMessage(msgspec.Struct, tag_field="role", tag="user"):
-    content: str | list[TextBlock | ToolResultBlock]
+    content: str | list[TextBlock | ImageBlock | ToolResultBlock]
 
 
 class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):

@@ -13,6 +13,7 @@ from runner.chat.turns import combined
 _NAMES = (
     (r"^response_format.*", "output_config.format"),
     (r"^stop\b", "stop_sequences"),
+    (r"^messages\[\d+\]\.content\[\d+\]", "messages.content"),
     (r"^messages\[\d+\]\.tool_call_id", "messages.tool_use_id"),
     (r"^thinking_token_budget", "thinking.budget_tokens"),
     (r"^reasoning_effort", "output_config.effort"),
@@ -94,21 +95,21 @@ def _messages(body: bodies.CountTokensBody) -> Iterator[dict[str, Any]]:
 
 
 def _of_user(content: Any) -> Iterator[dict[str, Any]]:
-    """Yield a user's messages: each result of a tool alone, and the texts between them together."""
-    texts: list[bodies.TextBlock] = []
+    """Yield a user's messages: each result of a tool alone, and the parts between them together."""
+    parts: list[bodies.TextBlock | bodies.ImageBlock] = []
     if isinstance(content, str):
         yield {"role": "user", "content": content}
         return
     for block in content:
-        if isinstance(block, bodies.TextBlock):
-            texts.append(block)
+        if not isinstance(block, bodies.ToolResultBlock):
+            parts.append(block)
             continue
-        if texts:
-            yield {"role": "user", "content": joined(texts)}
-            texts = []
+        if parts:
+            yield {"role": "user", "content": joined(parts)}
+            parts = []
         yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": joined(block.content)}
-    if texts or not content:
-        yield {"role": "user", "content": joined(texts)}
+    if parts or not content:
+        yield {"role": "user", "content": joined(parts)}
 
 
 def _of_assistant(content: Any) -> dict[str, Any]:

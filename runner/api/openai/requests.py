@@ -23,6 +23,7 @@ from runner.api.openai.bodies import (
     TokenizeBody,
 )
 from runner.api.openai.guides import guide_of
+from runner.api.openai.images import check_images
 from runner.api.openai.reasoning import EFFORT, template_arguments
 from runner.api.openai.tool_use import callable_tools, shown_tools, tool_use
 from runner.api.served import Served, core_values
@@ -116,6 +117,7 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
         raise InvalidInput(name="max_completion_tokens", expected=expected, value=body.max_completion_tokens)
     if body.top_logprobs and not body.logprobs:  # NOTE: vLLM's clients send its default, 0.
         raise InvalidInput(name="logprobs", expected="true where there is top_logprobs", value=body.logprobs)
+    check_images(body.messages, served)
     use = tool_use(body, served.engine_kind)
     tools = callable_tools(body, use)
     prompt = _prompt_with_effort(msgspec.structs.replace(body, tools=tools), served)

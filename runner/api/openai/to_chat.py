@@ -1,20 +1,28 @@
 """Parts of a body of chat completions that is made from the body of another API."""
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from runner.api.openai.bodies import CallArguments, ChatBody, Object, SamplingBody
 from runner.api.validation import convert
 
 
-class TextPart(Protocol):
-    @property
-    def text(self) -> str: ...
+def joined(content: str | Iterable[Any]) -> str | list[Object]:
+    """Return a text, or parts that have one each. With images (``image_url``) return the parts of a chat."""
+    if isinstance(content, str):
+        return content
+    parts = list(content)
+    if not any(hasattr(each, "image_url") for each in parts):
+        return "\n".join(each.text for each in parts)
+    return [
+        image_part(each.image_url) if hasattr(each, "image_url") else {"type": "text", "text": each.text}
+        for each in parts
+    ]
 
 
-def joined(content: str | Iterable[TextPart]) -> str:
-    """Return a text, or parts that have one each."""
-    return content if isinstance(content, str) else "\n".join(each.text for each in content)
+def image_part(url: str) -> Object:
+    """Return an image as a part of a chat's message."""
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def format_by(schema: Object, name: str = "output") -> Object:

@@ -73,11 +73,16 @@ class Refusal(msgspec.Struct, tag_field="type", tag="refusal"):
         return self.refusal
 
 
+class InputImage(msgspec.Struct, tag_field="type", tag="input_image"):
+    image_url: str
+    """A URL: this server stores no files."""
+
+
 class SummaryText(msgspec.Struct):
     text: str
 
 
-Content = str | list[InputText | OutputText | Refusal]
+Content = str | list[InputText | OutputText | Refusal | InputImage]
 
 
 class MessageItem(msgspec.Struct):

@@ -17,7 +17,9 @@ BODIES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": ASKED},
     RESPONSES: {"input": "Earth", "max_output_tokens": 5},
 }
-IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}
+URL = "http://127.0.0.1:1/"  # Nothing listens there: it would be another error.
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URL}}]}
+INPUT_IMAGE = {"type": "input_image", "image_url": URL}
 NAMED = {"type": "function", "function": {"name": "look"}}
 BOTH_ENDS = {"continue_final_message": True, "add_generation_prompt": True}
 LONG = "Earth " * 5000
@@ -36,7 +38,8 @@ LONG = "Earth " * 5000
         # More texts than there are ever places for: 1024 by default.
         (TEXT, {"prompt": ["Earth"] * 1025}, "prompt", "E1005"),
         (TEXT, {"prompt": ["Earth"] * 9, "n": 128}, "n", "E1005"),
-        (CHAT, {"messages": [IMAGE]}, "messages", "E1005"),
+        (CHAT, {"messages": [IMAGE]}, "messages", "E1016"),
+        (RESPONSES, {"input": [{"role": "user", "content": [INPUT_IMAGE]}]}, "input", "E1016"),
         (CHAT, {"messages": [{"role": "user", "content": LONG}]}, "messages", "E1002"),
         (CHAT, {"top_logprobs": 3}, "logprobs", "E1005"),
         (CHAT, {"tool_choice": NAMED}, "tool_choice", "E1005"),
@@ -60,6 +63,22 @@ def test_a_field_is_refused_by_name(
     error = api.refused(path, 400, **{**BODIES[path], "stream": stream, **fields})
     assert (error["param"], error["code"], error["type"]) == (param, code, "invalid_request_error")
     assert path != RESPONSES or "messages" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    "source", [{"type": "url", "url": URL}, {"type": "base64", "media_type": "x", "data": "?"}]
+)
+def test_images_are_refused_by_each_endpoint(api: API, source: dict[str, str]) -> None:
+    messages = [{"role": "user", "content": [{"type": "image", "source": source}]}]
+    for path, body in (
+        ("/v1/messages", {"messages": messages, "max_tokens": 5}),
+        ("/v1/messages/count_tokens", {"messages": messages}),
+        ("/v1/responses/input_tokens", {"input": [{"role": "user", "content": [INPUT_IMAGE]}]}),
+        ("/tokenize", {"messages": [IMAGE]}),
+    ):
+        response = api.client.post(path, json=body)
+        assert response.status_code == 400
+        assert response.json()["error"]["code"] == "E1016", path
 
 
 def test_tokenizing_wants_either_prompt_or_messages(api: API) -> None:

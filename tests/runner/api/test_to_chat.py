@@ -145,6 +145,40 @@ def test_turns_in_a_row_are_one() -> None:
         assert [(each["role"], each["content"]) for each in chat.messages] == expected
 
 
+def test_images_are_parts_of_a_chat_in_their_order() -> None:
+    def image(url: str) -> dict[str, Any]:
+        return {"type": "image_url", "image_url": {"url": url}}
+
+    text = [{"type": "text", "text": text} for text in ("0", "1", "2")]
+    expected = [
+        {"role": "user", "content": [text[0], text[1], image("data:image/png;base64,QUJD"), text[2]]},
+        {"role": "tool", "tool_call_id": "c1", "content": [image("https://a/b.png")]},
+    ]
+    sources = (
+        {"type": "base64", "media_type": "image/png", "data": "QUJD"},
+        {"type": "url", "url": "https://a/b.png"},
+    )
+    blocks = [{"type": "image", "source": each} for each in sources]
+    turns = [
+        {"role": "user", "content": "0"},
+        {"role": "user", "content": [text[1], blocks[0], text[2]]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [blocks[1]]}]},
+    ]
+    body = convert({"messages": turns}, CountTokensBody)
+    assert chat_of_messages(body, limits_thinking=True).messages == expected
+    parts = [
+        {"type": "input_image", "image_url": each["image_url"]["url"]}
+        for each in map(image, ("data:image/png;base64,QUJD", "https://a/b.png"))
+    ]
+    first, second = ({"type": "input_text", "text": each["text"]} for each in text[1:])
+    items = [
+        {"role": "user", "content": "0"},
+        {"role": "user", "content": [first, parts[0], second]},
+        {"type": "function_call_output", "call_id": "c1", "output": [parts[1]]},
+    ]
+    assert chat_of_response(convert({"input": items}, ResponsesBody)).messages == expected
+
+
 @pytest.mark.parametrize("arguments", [{"city": "Paris"}, '{"city": "Par', "", None, [1]])
 def test_a_model_may_have_written_anything_as_arguments(arguments: object) -> None:
     use = {"type": "tool_use", "id": "c1", "name": "weather", "input": arguments}
@@ -181,7 +215,7 @@ def test_a_model_may_have_written_anything_as_arguments(arguments: object) -> No
         ),
         (
             "input",
-            [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
+            [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}],
             "input[0].content[0].type",
         ),
         ("input", [{"type": "item_reference", "id": "msg_1"}], "input[0].type"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from errors.requests import InvalidInput
+from errors.requests import ImagesUnsupported, InvalidInput
 from runner.chat import messages as chat_messages
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -142,9 +142,16 @@ def test_arguments_are_an_object_or_the_text_that_the_model_wrote(given: object,
         ({"tool_calls": [{}]}, r"tool_calls\[0\]"),
         ({"tool_calls": [{"function": {"arguments": "{}"}}]}, r"tool_calls\[0\].function.name"),
         ({"content": [{"type": "text"}]}, r"content\[0\].text"),
-        ({"content": [ONE, {"type": "image_url", "image_url": {"url": "x"}}]}, r"content\[1\]"),
+        ({"content": [ONE, {"type": "input_audio"}]}, r"content\[1\]"),
     ],
 )
 def test_what_is_wrong_is_named(fields: dict[str, Any], place: str) -> None:
     with pytest.raises(InvalidInput, match=rf"messages\[0\].{place} must be"):
         assistant(**fields)
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_image", "image"])
+def test_an_image_is_refused_by_its_place(kind: str) -> None:
+    """The API takes the images out of the messages before, if the engine takes some."""
+    with pytest.raises(ImagesUnsupported, match=r"messages\[0\].content\[1\] is an image"):
+        checked_messages([{"role": "user", "content": [ONE, {"type": kind}]}])
