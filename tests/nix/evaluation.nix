@@ -203,7 +203,7 @@ in
             if matches ".*-vllm-.*" name then
               "vllm 0.33.0"
             else if matches ".*-cpu" name then
-              "transformers 5.23.0"
+              "transformers 5.24.0"
             else
               "tensorrt-llm 0.16.0"
           )

@@ -91,14 +91,15 @@ def test_more_requests_than_the_batch_holds_wait_their_turn(directory: Path) -> 
 
 def test_a_step_is_one_call_of_the_sink(served: Served) -> None:
     already = len(served.sink.steps)
-    together = [served.submit(prompt(4, seed=seed), 20) for seed in range(5)]
+    together = [served.submit(prompt(4, seed=seed), 100) for seed in range(5)]
     for request_id in together:
         served.sink.wait(request_id)
     steps = served.sink.steps[already:]
     assert all(len(tokens) == 1 for step in steps for _, tokens in step)
     assert all(len({request_id for request_id, _ in step}) == len(step) for step in steps)
-    # The five may have come in one after another, but from then on they go together.
-    assert len(steps) < 20 + len(together)
+    # The five may have come in one after another, but from then on they go together until the first one ends.
+    begun = next(index for index, step in enumerate(steps) if len(step) == len(together))
+    assert {len(step) for step in steps[begun:100]} == {len(together)}
 
 
 def test_end_id_ends_and_is_part_of_the_output(served: Served) -> None:
