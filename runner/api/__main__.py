@@ -33,6 +33,7 @@ from runner.observability.tracing import open_tracing
 from runner.supervision.tuning import freeze_loaded_objects
 
 if TYPE_CHECKING:
+    from runner.api.router_protocol import RouterProtocol
     from runner.triton_server.nvidia_client import NvidiaClient
 
 _SWITCH_S = 0.001
@@ -89,7 +90,8 @@ async def serve(start: APIStart) -> None:
 
         text_limit = TextLimit(settings.openai_max_requests, start.texts_fd, start.number)
         give = client.order if isinstance(client, EngineClient) else None
-        api = API(served, client.is_answering, generate, start.metrics_dir, text_limit, give)
+        router = _router_protocol(served, client) if settings.router_protocol is not None else None
+        api = API(served, client.is_answering, generate, start.metrics_dir, text_limit, give, router)
         application = make_application(api, served)
         observed = CallObserver(application, meter, is_log_json=is_log_json, tracing=tracing)
         freeze_loaded_objects()
@@ -97,6 +99,12 @@ async def serve(start: APIStart) -> None:
         others = [socket.socket(fileno=each) for each in start.others_fds]
         server = Server(observed, settings, requests, tracing, others)
         await server.serve([socket.socket(fileno=each) for each in start.socket_fds])
+
+
+def _router_protocol(served: Served, client: NvidiaClient | EngineClient) -> RouterProtocol:
+    from runner.api.router_protocol import RouterProtocol  # Few servers have it.
+
+    return RouterProtocol(served, client.statistics if isinstance(client, EngineClient) else lambda: None)
 
 
 def _adapters(engine: Engine) -> dict[str, str | None]:

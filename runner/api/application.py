@@ -1,5 +1,7 @@
 """The endpoints of the API."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -8,7 +10,7 @@ from contextlib import closing
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -62,6 +64,9 @@ from runner.api.served import Served
 from runner.engines.protocol.checks import check_task
 from runner.observability.exposition import CONTENT_TYPE, exposition
 
+if TYPE_CHECKING:
+    from runner.api.router_protocol import GeneratingEndpoint, RouterProtocol
+
 _CHAT_THREADS = (4, 3)
 """Numbers of threads for chats and large chats, which wait there for other processes."""
 _MANY_PROMPTS = 32
@@ -81,13 +86,16 @@ class API:
         metrics_dir: Path,
         text_limit: TextLimit,
         give: GiveOrder | None = None,
+        router: RouterProtocol | None = None,
     ) -> None:
+        """Initialize. ``router``: what routers ask for, if it is offered."""
         settings = served.settings
         self._served = served
         self._metrics_dir = metrics_dir
         self._is_engine_ready = is_engine_ready
         self._bodies = BodyReader(settings)
         self._admin = Admin(served, self._bodies, give)
+        self._router = router
         self._created = int(time.time())
         self._tokens = TokenTexts(served.model.tokenizer)
         self._chats = [ThreadPoolExecutor(count, "chat") for count in _CHAT_THREADS]
@@ -119,10 +127,19 @@ class API:
             Route("/metrics", self.metrics),
             Route("/openapi.json", _json(make_document(self._served)), methods=["GET"]),
             *self._admin.routes(),
+            *(() if self._router is None else self._router.routes(self._generating(), self._run)),
             *page_routes(),
         ]
 
-    async def chat_completions(self, request: Request) -> Response:
+    def _generating(self) -> dict[str, GeneratingEndpoint]:
+        return {
+            "/v1/chat/completions": self.chat_completions,
+            "/v1/completions": self.completions,
+            "/v1/responses": self.responses,
+            "/v1/messages": self.messages,
+        }
+
+    async def chat_completions(self, request: Request) -> GenerationResponse:
         body = await self._read(request, ChatBody)
         model = self._served.find(body.model)
 
@@ -133,7 +150,7 @@ class API:
         writer = ChoicesWriter(body, formatter, model)
         return self._generated(body, 1, prepare, writer)
 
-    async def completions(self, request: Request) -> Response:
+    async def completions(self, request: Request) -> GenerationResponse:
         body = await self._read(request, CompletionBody)
         model = self._served.find(body.model)
         count = num_prompts(body.prompt)
@@ -146,7 +163,7 @@ class API:
         writer = ChoicesWriter(body, CompletionFormat(self._tokens), model)
         return self._generated(body, count, prepare, writer)
 
-    async def responses(self, request: Request) -> Response:
+    async def responses(self, request: Request) -> GenerationResponse:
         body = await self._read(request, ResponsesBody)
         model = self._served.find(body.model)
         is_large = call_of(request.scope).is_large
@@ -154,7 +171,7 @@ class API:
         writer = ResponsesWriter(body, model, is_large=is_large)
         return GenerationResponse(self._service, 1, prepare, writer, is_stream=bool(body.stream))
 
-    async def messages(self, request: Request) -> Response:
+    async def messages(self, request: Request) -> GenerationResponse:
         body = await self._read(request, MessagesBody)
         prepare = self._preparing(request, body, self._messages_to_chat)
         writer = MessagesWriter(self._served.find(body.model), messages_to_chat.fields_of(body))
@@ -200,7 +217,7 @@ class API:
 
     def _generated(
         self, body: GenerationBody, num_prompts: int, prepare: Prepare, writer: ChoicesWriter
-    ) -> Response:
+    ) -> GenerationResponse:
         texts = num_texts(body, num_prompts, self._text_limit.limit)
         return GenerationResponse(self._service, texts, prepare, writer, is_stream=bool(body.stream))
 
@@ -279,7 +296,9 @@ class API:
         """Answer with the metrics of all processes of the runner, and Triton's."""
         if self._exposition is None or self._exposition.done():
             url = self._served.settings.triton_metrics_url
-            self._exposition = asyncio.create_task(asyncio.to_thread(exposition, self._metrics_dir, url))
+            more = None if self._router is None else self._router.families
+            making = asyncio.to_thread(exposition, self._metrics_dir, url, more)
+            self._exposition = asyncio.create_task(making)
         # One answer serves all clients that ask at the same time.
         return Response(await asyncio.shield(self._exposition), media_type=CONTENT_TYPE)
 

@@ -21,6 +21,8 @@ from runner.api.openai.answers import (
     Embeddings,
     Model,
     Models,
+    Rendered,
+    ServerInfo,
     State,
     Text,
     Tokens,
@@ -53,7 +55,13 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("post", "/sleep", "Have the engine free its memory", None, SleepState),
     ("post", "/wake_up", "Wake the engine", None, WakeState),
     ("get", "/is_sleeping", "Whether the engine sleeps", None, Sleeping),
+    ("post", "/v1/chat/completions/render", "Token ids of a chat's prompt", ChatBody, Rendered),
+    ("post", "/v1/completions/render", "Token ids of each prompt", CompletionBody, list[Rendered]),
+    ("post", "/v1/responses/render", "Token ids of a prompt", ResponsesBody, Rendered),
+    ("post", "/v1/messages/render", "Token ids of a prompt", MessagesBody, Rendered),
+    ("get", "/server_info", "What routers ask of a server", None, ServerInfo),
 )
+_RENDER = "/render"
 _ADMIN_NEEDS: dict[str, Capability] = {
     path: "load_adapter" if path.endswith("adapter") else "sleep" for path in ADMIN_PATHS
 }
@@ -114,7 +122,10 @@ def make_document(served: Served) -> dict[str, Any]:
 def _is_offered(path: str, served: Served) -> bool:
     if path in ADMIN_PATHS:
         return bool(served.settings.admin_api_keys) and supports(served.engine_kind, _ADMIN_NEEDS[path])
-    operation = GENERATION_PATHS.get(path.removesuffix("/count_tokens").removesuffix("/input_tokens"))
+    if path.endswith((_RENDER, "/server_info")) and served.settings.router_protocol is None:
+        return False
+    path = path.removesuffix("/count_tokens").removesuffix("/input_tokens").removesuffix(_RENDER)
+    operation = GENERATION_PATHS.get(path)
     if operation is not None and (path == EMBEDDINGS_PATH) != (served.model.pooling is not None):
         return False
     return operation != "chat" or served.model.chat.exists

@@ -88,7 +88,8 @@ class GenerationResponse(Response):
         """Initialize. ``prepare`` makes the requests, one for each prompt; it runs once they are admitted."""
         self._service = service
         self._num_texts = num_texts
-        self._prepare = prepare
+        self.prepare = prepare
+        self.model = writer.model
         self._writer = writer
         self._is_stream = is_stream
         self._send: Send
@@ -100,7 +101,7 @@ class GenerationResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
         call = call_of(scope)
-        call.model, call.response_id = self._writer.model, self._writer.response_id
+        call.model, call.response_id = self.model, self._writer.response_id
         call.is_whole = not self._is_stream
         self._send, self._connection = send, call.connection
         response: Response | None
@@ -139,8 +140,8 @@ class GenerationResponse(Response):
         return None
 
     async def _begin(self, call: Call) -> Generations:
-        prepare = self._prepare
-        del self._prepare  # It holds the body, which may be large: the texts may take long.
+        prepare = self.prepare
+        del self.prepare  # It holds the body, which may be large: the texts may take long.
         generations = Generations()
         await generations.add(await prepare(), lambda request: self._service.generate(request, call))
         call.is_generating = True

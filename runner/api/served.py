@@ -31,9 +31,10 @@ class EngineState:
     adapters: Mapping[str, str] = field(default_factory=dict)
     """Digests of the LoRA adapters that were loaded while it serves, by name."""
     is_asleep: bool = False
+    ready: Ready | None = None
 
     def take(self, ready: Ready) -> None:
-        self.adapters, self.is_asleep = ready.adapters, ready.is_asleep
+        self.adapters, self.is_asleep, self.ready = ready.adapters, ready.is_asleep, ready
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Triton's metrics port has the engine server's metrics as well; here they come fr
 that they are there while Triton is not.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import urllib3
@@ -18,13 +18,16 @@ from runner.observability.metrics import ENGINE_METRICS, METRICS, metrics_of, sa
 
 __all__ = ["CONTENT_TYPE", "exposition"]
 
+MoreFamilies = Callable[[Sequence[Reading]], Iterable[Family]]
+"""Function that makes further metrics of what the processes counted."""
 _TRITON_TIMEOUT_S = 2.0
 _TRITON_UP = "cog_triton_triton_up", "Whether Triton's metrics port answered just now"
 
 
-def exposition(folder: Path, triton_metrics_url: str | None = None) -> str:
+def exposition(folder: Path, triton_metrics_url: str | None = None, more: MoreFamilies | None = None) -> str:
     """Return the text, from processes' files in ``folder``, without Triton's part if it does not answer."""
-    families = _families(read_folder(folder))
+    readings = read_folder(folder)
+    families = [*_families(readings), *(more(readings) if more is not None else ())]
     rest: list[str] = []
     if triton_metrics_url is not None:
         triton = _triton_text(triton_metrics_url)

@@ -1,5 +1,7 @@
 """Settings of the API server."""
 
+from typing import Literal
+
 from pydantic import BaseModel
 
 from runner.settings.api_keys import KeyTexts
@@ -41,6 +43,12 @@ class APISettings(BaseModel):
         "LORA_DIRS",
         (),
         "comma-separated folders of LoRA adapters that may be loaded while the engine serves; default: none",
+    )
+    router_protocol: Literal["vllm"] | None = variable(
+        "ROUTER_PROTOCOL",
+        None,
+        "vllm: offer what routers of vLLM, llm-d and the Gateway API inference extension ask of a server: "
+        "prompts as token ids, facts and metrics by vLLM's names; default: not offered",
     )
     openai_cors_origins: Texts = variable(
         "OPENAI_CORS_ORIGINS",

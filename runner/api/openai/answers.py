@@ -177,6 +177,40 @@ class Tokens(msgspec.Struct):
     tokens: list[int]
 
 
+class Rendered(msgspec.Struct, omit_defaults=True):
+    """A prompt as the engine gets it: the fields of vLLM's answer that routers read."""
+
+    request_id: str
+    token_ids: list[int]
+    model: str
+    cache_salt: str | None = None
+    priority: int | None = None
+
+
+class ModelConfig(msgspec.Struct):
+    model: str
+    served_model_name: list[str]
+    max_model_len: int
+
+
+class CacheConfig(msgspec.Struct):
+    """The KV cache; 0: not known."""
+
+    block_size: int
+    num_gpu_blocks: int
+
+
+class VllmConfig(msgspec.Struct):
+    model_config: ModelConfig
+    cache_config: CacheConfig
+
+
+class ServerInfo(msgspec.Struct):
+    """Facts of the server, by vLLM's names."""
+
+    vllm_config: VllmConfig
+
+
 class Text(msgspec.Struct):
     prompt: str
 

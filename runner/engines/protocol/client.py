@@ -82,6 +82,7 @@ class _Connection(asyncio.Protocol):
         self.is_ready = False
         """True while the engine is loaded and the connection is open."""
         self.is_asleep = False
+        self.statistics: Statistics | None = None
         self.alive_s = 0.0
         """Time when the last ``Ready`` or ``Statistics`` arrived, by ``monotonic``."""
         self.disconnected = asyncio.Event()
@@ -178,7 +179,7 @@ class _Connection(asyncio.Protocol):
                             if (stream := find(request_id)) is not None:
                                 stream.output.cached_tokens = count
                     case Statistics():
-                        self.alive_s = time.monotonic()
+                        self.alive_s, self.statistics = time.monotonic(), message
                     case Ready():
                         self.is_ready, self.is_asleep = True, message.is_asleep
                         self.alive_s = time.monotonic()
@@ -318,6 +319,10 @@ class EngineClient:
     @property
     def is_asleep(self) -> bool:
         return self._connection is not None and self._connection.is_asleep
+
+    def statistics(self) -> Statistics | None:
+        """Return what the engine server told last, about a second ago; None while it is not ready."""
+        return self._connection.statistics if self._connection and self.is_ready else None
 
     @property
     def silence_s(self) -> float:

@@ -220,6 +220,11 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """Digests of the adapters that were loaded while it serves, by name."""
     can_sleep: bool = False
     is_asleep: bool = False
+    kv_block_tokens: int = 0
+    """Tokens of a block of the engine's KV cache; 0: not known."""
+    num_kv_blocks: int = 0
+    max_running_adapters: int = 0
+    """Number of LoRA adapters that the requests of one step may use."""
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
@@ -290,6 +295,9 @@ class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Other figures of the engine's last step, by its library's names for them."""
     counts: list[float] = []
     """The engine server's own numbers; see ``runner.observability.metrics``."""
+    running_adapters: list[str] = []
+    """LoRA adapters of requests that have output, and of others."""
+    waiting_adapters: list[str] = []
 
 
 FromClient = Submit | Cancel | Order

@@ -91,6 +91,9 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         takes_priority=config.scheduler_config.policy == "priority",
         max_adapters=adapters.limit,
         can_sleep=config.model_config.enable_sleep_mode,
+        kv_block_tokens=config.cache_config.block_size,
+        num_kv_blocks=config.cache_config.num_gpu_blocks or 0,
+        max_running_adapters=0 if lora is None else lora.max_loras,
     )
     has_drafts = config.speculative_config is not None
     return VllmEngine(client, sink, ready, adapters, guides, end_id, pooling, has_drafts=has_drafts)

@@ -141,7 +141,14 @@ class VllmEngine:
         self._abort(str(request_id), "cancelled")
 
     def statistics(self) -> Statistics:
-        return self._statistics
+        if not self._adapters.limit:
+            return self._statistics
+        requests = list(self._running.values())
+        running, waiting = (
+            sorted({each.lora_name for each in requests if each.lora_name and each.has_begun is has_begun})
+            for has_begun in (True, False)
+        )
+        return msgspec.structs.replace(self._statistics, running_adapters=running, waiting_adapters=waiting)
 
     def close(self) -> None:
         with self._wake:
@@ -211,6 +218,7 @@ class VllmEngine:
                 continue
             tokens, is_stopped = request.take(output.new_token_ids)
             if output.prefill_stats is not None:  # In the first output alone.
+                request.has_begun = True
                 cached.append((request.request_id, output.prefill_stats.num_cached_tokens))
             if tokens:
                 new.append((request.request_id, tokens))

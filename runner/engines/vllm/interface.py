@@ -49,9 +49,12 @@ USES = {
         "enable_lora max_loras max_cpu_loras max_lora_rank enable_sleep_mode "
         "speculative_config per_request_spec_decode_metrics"
     ),
+    "vllm.config.CacheConfig": "block_size num_gpu_blocks",
     "vllm.config.LoRAConfig": "max_loras max_cpu_loras max_lora_rank",
     "vllm.config.PoolerConfig": "seq_pooling_type use_activation",
-    "vllm.config.VllmConfig": "model_config scheduler_config parallel_config lora_config speculative_config",
+    "vllm.config.VllmConfig": (
+        "model_config cache_config scheduler_config parallel_config lora_config speculative_config"
+    ),
     "vllm.envs": (
         "VLLM_CACHE_ROOT VLLM_HOST_IP VLLM_NO_USAGE_STATS VLLM_USE_FLASHINFER_SAMPLER "
         "VLLM_WORKER_MULTIPROC_METHOD VLLM_MAX_NUM_BAD_WORDS VLLM_MAX_BAD_WORDS_TOTAL_TOKENS "

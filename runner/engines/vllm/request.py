@@ -184,13 +184,18 @@ def structured_outputs(guide: Guide, grammar: str) -> StructuredOutputsParams:
 class Running:
     """A running request."""
 
-    __slots__ = ("_end_ids", "_long_words", "_tokens", "aborted_for", "lora", "min_tokens", "request_id")
+    __slots__ = (
+        *("_end_ids", "_long_words", "_tokens"),
+        *("aborted_for", "has_begun", "lora", "lora_name", "min_tokens", "request_id"),
+    )
 
     def __init__(
         self, request: Submit, guide_end_id: int | None = None, lora: LoRARequest | None = None
     ) -> None:
         self.request_id = request.request_id
-        self.lora = lora
+        self.lora, self.lora_name = lora, request.lora_name
+        self.has_begun = False
+        """True once vLLM has computed its prompt."""
         self._end_ids = {request.end_id, guide_end_id if request.guide else None} - {None}
         self.min_tokens = request.min_tokens
         self.aborted_for: messages.FinishReason | None = None

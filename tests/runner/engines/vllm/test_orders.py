@@ -11,10 +11,12 @@ import pytest
 
 from engine.adapters import digest_of
 from runner.engines.protocol.messages import (
+    Cancel,
     LoadAdapter,
     Ready,
     Sampling,
     Sleep,
+    Statistics,
     Submit,
     UnloadAdapter,
     WakeUp,
@@ -76,6 +78,23 @@ def test_adapters_are_loaded_replaced_and_unloaded_by_digest(engine: Listening, 
     assert ordered(engine, LoadAdapter(12, "more", str(two))) == "end", "unloaded ones kept their room"
     assert ordered(engine, UnloadAdapter(13, "pirate")).startswith("E1015")
     assert "the engine carries it" in ordered(engine, UnloadAdapter(14, "french"))
+
+
+def test_statistics_name_the_adapters_of_requests(tmp_path: Path, python: str) -> None:
+    directory = make_vllm_directory(tmp_path / "engine", **LORA)
+    make_adapter(directory / "lora" / "french", 3)
+    with running(directory, python, stats_check_period_ms="10") as engine:
+
+        def names() -> list[tuple[list[str], list[str]]]:
+            found = [each for each in engine.messages if isinstance(each, Statistics)]
+            return [(each.running_adapters, each.waiting_adapters) for each in found[-1:]]
+
+        assert engine.ready.max_running_adapters == LORA["max_loras"]
+        assert (engine.ready.kv_block_tokens, engine.ready.num_kv_blocks) == (16, 1024)
+        engine.send(Submit(1, [7], 4000, GREEDY, lora_name="french"))
+        engine.wait_for(lambda: names() == [(["french"], [])])
+        engine.send(Cancel(1))
+        engine.wait_for(lambda: names() == [([], [])])
 
 
 @pytest.mark.parametrize(

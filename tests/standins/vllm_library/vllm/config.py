@@ -25,6 +25,12 @@ class ModelConfig:
 
 
 @dataclasses.dataclass
+class CacheConfig:
+    block_size: int = 16
+    num_gpu_blocks: int | None = 1024
+
+
+@dataclasses.dataclass
 class SchedulerConfig:
     max_num_seqs: int
     policy: str = "fcfs"
@@ -47,3 +53,4 @@ class VllmConfig:
     lora_config: LoRAConfig | None = None
     speculative_config: dict[str, Any] | None = None
     """Where it is given, two draft tokens are made in each step, of which the first is right."""
+    cache_config: CacheConfig = dataclasses.field(default_factory=CacheConfig)
