@@ -56,6 +56,8 @@ DEFAULT_ENVIRONMENT = ".venv-engine"
 """Environment of engines that `make setup` puts into a checkout."""
 ENGINE_ARGS_NAME = "engine_args.json"
 """File with the arguments of vLLM's ``AsyncEngineArgs``, in an engine of vLLM."""
+LLM_ARGS_NAME = "llm_args.json"
+"""File with the arguments of TensorRT-LLM's ``LLM``, in an engine of its PyTorch backend."""
 LORA_FOLDER = "lora"
 """Folder with an engine's LoRA adapters: one folder each, by name."""
 
@@ -65,6 +67,8 @@ class Kind:
     name: str
     adapter: str
     """Module with its ``load``."""
+    backend: tuple[str, str] | None = None
+    """Engine and backend by which a build config names it, besides its name."""
     builder: str | None = None
     """Module with its ``KEYS`` and ``Plan``; None: cog-triton does not build it."""
     image: str | None = None
@@ -105,6 +109,7 @@ _ROWS = (
     Kind(
         name="tensorrt_llm",
         adapter="runner.engines.tensorrt_llm.adapter",
+        backend=("tensorrt_llm", "tensorrt"),
         builder="builder.kinds.tensorrt_llm",
         image="cog-triton-runner",
         image_sms=(80, 86, 89, 90),
@@ -135,6 +140,44 @@ _ROWS = (
                 "it knows adapters by number: leave the name out and ask Triton's model tensorrt_llm, with "
                 "lora_task_id, lora_weights and lora_config"
             ),
+        },
+    ),
+    Kind(
+        name="tensorrt_llm_pytorch",
+        adapter="runner.engines.tensorrt_llm_pytorch.adapter",
+        backend=("tensorrt_llm", "pytorch"),
+        builder="builder.kinds.tensorrt_llm_pytorch",
+        runs_on="NVIDIA GPU",
+        needs_gpu=True,
+        # Each request's tokens pass through objects of its own.
+        runs_in_child=True,
+        libraries=("torch", "transformers", "tensorrt_llm"),
+        environment={
+            "TRTLLM_NO_USAGE_STATS": "1",
+            "TELEMETRY_DISABLED": "1",
+            "DO_NOT_TRACK": "1",
+            # An engine is complete: nothing is downloaded.
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        },
+        marker_file=LLM_ARGS_NAME,
+        capabilities=frozenset(
+            {
+                "log_probs",
+                "min_p",
+                "logit_bias",
+                "lora_name",
+                "cache_salt",
+                "priority",
+                "guides",
+                "iteration_metrics",
+            }
+        ),
+        remedies={
+            "guided_decoding_guide_type": (
+                "set guided_decoding_backend: xgrammar for tensorrt_llm in the server configuration"
+            ),
+            "priority": "set scheduling_policy: priority for tensorrt_llm in the server configuration",
         },
     ),
     Kind(
@@ -208,6 +251,12 @@ def find_kind(name: str) -> Kind:
     if name not in KINDS:
         raise InvalidSetting(name="engine kind", expected=f"one of {', '.join(KINDS)}", value=name)
     return KINDS[name]
+
+
+def with_backend(engine: str, backend: str | None) -> str:
+    """Return the kind of an engine with this backend; the engine itself if there is no such kind."""
+    named = (kind.name for kind in KINDS.values() if kind.backend == (engine, backend))
+    return next(named, engine)
 
 
 def supports(name: str, capability: Capability) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from engine.kinds import with_backend
 from engine.redact import redact_url
 from engine.tar.manifest import EngineKind
 
@@ -146,6 +147,8 @@ class BuildConfig(_Section):
 
     version: Literal[1] | None = None
     engine: EngineKind | None = None
+    backend: Literal["tensorrt", "pytorch"] | None = None
+    """Backend of TensorRT-LLM; without one it compiles an engine."""
     model_id: ModelId | None = None
     revision: Revision = "main"
     model_tar_url: TarUrl | None = None
@@ -159,6 +162,8 @@ class BuildConfig(_Section):
     paced: PacedEngine | None = None
     vllm: dict[str, Any] | None = None
     """Arguments of vLLM's engine; ``builder.config.vllm_arguments`` checks them."""
+    llm_args: dict[str, Any] | None = None
+    """Arguments of TensorRT-LLM's ``LLM``; ``builder.config.llm_arguments`` checks them."""
     lora: dict[AdapterName, LoraAdapter] | None = None
     example_name: InnerPath | None = None
     convert_to_ft: ProgramStep | None = None
@@ -168,10 +173,11 @@ class BuildConfig(_Section):
 
     @property
     def engine_kind(self) -> EngineKind:
-        """Kind that is set; without one tensorrt_llm if there are programs, else transformers."""
-        if self.engine is not None:
-            return self.engine
-        return "tensorrt_llm" if self.program_steps else "transformers"
+        """Kind that is set; without one tensorrt_llm if it has programs or a backend, else transformers."""
+        engine = self.engine
+        if engine is None:
+            engine = "tensorrt_llm" if self.program_steps or self.backend else "transformers"
+        return with_backend(engine, self.backend)
 
     @property
     def program_steps(self) -> dict[str, ProgramStep]:

@@ -1,33 +1,13 @@
-"""The arguments of vLLM's engine in a build config: their types, and those that a config can't set.
+"""The arguments of vLLM's engine in a build config, and those that a config can't set.
 
 ``tools/list_vllm_arguments.py`` writes ``vllm_arguments.json`` from the pinned vLLM.
 """
 
-import difflib
-import json
-import math
-import operator
-from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
-from types import NoneType
-from typing import Any
 
-from builder.config.config import BuildConfig, shown
-from errors.build_config import ConflictingBuildKeys, InvalidBuildValue, UnknownBuildKey
+from builder.config.arguments import ArgumentTable, by_name
 
-_DATA = Path(__file__).resolve().with_suffix(".json")
-
-_SAME = {"dtype": "dtype", "max_seq_len": "max_model_len", "max_batch_size": "max_num_seqs"}
-"""Keys of every engine kind, and their names in vLLM."""
-
-
-def _by_name(reasons: Mapping[str, str]) -> dict[str, str]:
-    """Map each argument to its reason, from the arguments of each reason."""
-    return {name: reason for reason, names in reasons.items() for name in names.split()}
-
-
-_DECIDED = _by_name(
+_DECIDED = by_name(
     {
         "it is given by model_id, model_path or model_tar_url": (
             "model model_weights revision code_revision hf_config_path download_dir"
@@ -44,10 +24,15 @@ _DECIDED = _by_name(
         "use the key hf_token of the build config, which is kept secret": "hf_token",
         "the build config has a key of this name": "trust_remote_code",
         "it names code, which an engine does not have": "model_class_overrides",
+        "run one runner for each replica": (
+            "data_parallel_address data_parallel_backend data_parallel_external_lb data_parallel_hybrid_lb "
+            "data_parallel_multi_port_external_lb data_parallel_rank data_parallel_rpc_port "
+            "data_parallel_size data_parallel_size_local data_parallel_start_rank"
+        ),
         "set VLLM_LOGGING_LEVEL of the runner": "log_config_file log_level logging_config",
     }
 )
-_WITHOUT_EFFECT = _by_name(
+_WITHOUT_EFFECT = by_name(
     {
         "nothing sends it other weights": "weight_transfer_config",
         "nothing calls the extension": "worker_extension_cls",
@@ -78,7 +63,6 @@ _WITHOUT_EFFECT = _by_name(
         ),
     }
 )
-"""Arguments that vLLM's server honours and this runner can't. Their value may be off or empty."""
 _GONE = {
     "disable_log_requests": "leave it out: requests are not logged",
     "swap_space": "leave it out: vLLM recomputes instead of swapping",
@@ -91,99 +75,15 @@ _GONE = {
     "max_long_partial_prefills": "leave it out: long_prefill_token_threshold limits each prompt's part",
     "override_attention_dtype": "leave it out: vLLM chooses it",
 }
-"""Names of earlier versions of vLLM."""
 
-_TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
-    "boolean": ("true or false", (bool,)),
-    "integer": ("a whole number", (int,)),
-    "number": ("a number", (int, float)),
-    "string": ("text", (str,)),
-    "array": ("a list", (list,)),
-    "object": ("a mapping", (dict,)),
-    "null": ("empty", (NoneType,)),
-}
-"""JSON type -> words for it and Python's types."""
-_BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
-    "ge": ("at least {}", operator.ge),
-    "gt": ("above {}", operator.gt),
-    "le": ("at most {}", operator.le),
-    "lt": ("below {}", operator.lt),
-}
-
-
-@cache
-def _data() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(_DATA.read_text())
-    return data
-
-
-def library_version() -> str:
-    """Return the version of vLLM that has these arguments."""
-    return str(_data()["vllm"])
-
-
-def engine_arguments(config: BuildConfig) -> dict[str, Any]:
-    """Return all arguments of the config, checked, by vLLM's names. Raises E1202, E1203 and E1204."""
-    arguments = dict(config.vllm or {})
-    for name, value in arguments.items():
-        _check(name, value)
-    for key, name in _SAME.items():
-        given = getattr(config, key)
-        if given is None:
-            continue
-        if arguments.setdefault(name, given) != given:
-            raise ConflictingBuildKeys(
-                problem=f"gives {key} {given} and vllm.{name} {arguments[name]}, which are the same",
-                remedy="leave one of them out",
-            )
-    if config.trust_remote_code:
-        arguments["trust_remote_code"] = True
-    return arguments
-
-
-def _check(name: str, value: object) -> None:
-    is_replica = name.startswith("data_parallel_")
-    reason = "run one runner for each replica" if is_replica else _DECIDED.get(name)
-    if reason is not None:
-        raise ConflictingBuildKeys(problem=f"gives vllm.{name}", remedy=f"leave it out: {reason}")
-    if name in _WITHOUT_EFFECT and value not in (None, False, {}, []):
-        raise ConflictingBuildKeys(
-            problem=f"gives vllm.{name}", remedy=f"leave it out: {_WITHOUT_EFFECT[name]}"
-        )
-    known = _data()["arguments"]
-    if name not in known:
-        raise UnknownBuildKey(
-            key=name, where=f"vLLM {library_version()}'s engine arguments", remedy=_near(name)
-        )
-    problem = _problem(known[name], value)
-    if problem is not None:
-        raise InvalidBuildValue(key=f"vllm.{name}", expected=problem, value=shown(value))
-
-
-def _near(name: str) -> str:
-    if name in _GONE:
-        return _GONE[name] + "."
-    names = [each for each in _data()["arguments"] if each not in _DECIDED]
-    nearest = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {nearest[0]}?" if nearest else "docs/vllm.md has a link to the list."
-
-
-def _problem(described: Mapping[str, Any], value: object) -> str | None:
-    """Return what the value must be; None if it is."""
-    if not any(_is(kind, value) for kind in described["types"]):
-        return " or ".join(_TYPES[kind][0] for kind in described["types"])
-    choices = described.get("choices")
-    if choices is not None and value is not None and value not in choices:
-        near = difflib.get_close_matches(str(value), map(str, choices), n=1)
-        return f"{near[0]} (the nearest), or another" if near and len(choices) > 12 else f"one of {choices}"
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            return "a finite number"
-        for bound, (text, holds) in _BOUNDS.items():
-            if bound in described and not holds(value, described[bound]):
-                return text.format(described[bound])
-    return None
-
-
-def _is(kind: str, value: object) -> bool:
-    return kind == "boolean" if isinstance(value, bool) else isinstance(value, _TYPES[kind][1])
+TABLE = ArgumentTable(
+    section="vllm",
+    file=Path(__file__).resolve().with_suffix(".json"),
+    library="vllm",
+    words="vLLM",
+    list_in="docs/vllm.md",
+    same={"dtype": "dtype", "max_seq_len": "max_model_len", "max_batch_size": "max_num_seqs"},
+    decided=_DECIDED,
+    without_effect=_WITHOUT_EFFECT,
+    gone=_GONE,
+)

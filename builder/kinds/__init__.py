@@ -1,14 +1,18 @@
 """Plans of the engine kinds: a module for each turns a build config into steps."""
 
 import importlib
+from collections.abc import Sequence
 
 from builder.config.config import BuildConfig
 from builder.steps import EnginePlan, Step, pack_step
-from engine.kinds import KINDS
+from engine.kinds import KINDS, Kind
 from errors.build_config import ConflictingBuildKeys
 
 _MODEL_KEYS = frozenset(
-    {"version", "engine", "model_id", "revision", "model_path", "model_tar_url", "trust_remote_code"}
+    {
+        *("version", "engine", "backend", "model_id", "revision", "model_path", "model_tar_url"),
+        "trust_remote_code",
+    }
 )
 
 
@@ -23,13 +27,29 @@ def engine_plan(config: BuildConfig) -> EnginePlan:
         )
     builder = importlib.import_module(kind.builder)
     given = {name for name in config.model_fields_set if getattr(config, name) is not None}
+    if config.backend is not None and (kind.backend or ("", ""))[1] != config.backend:
+        raise ConflictingBuildKeys(
+            problem=f"gives backend {config.backend}, which engine {kind.name} does not have",
+            remedy="leave it out, or write engine: tensorrt_llm",
+        )
     if foreign := sorted(given - builder.KEYS - _MODEL_KEYS):
         raise ConflictingBuildKeys(
-            problem=f"gives {', '.join(foreign)}, which engine {config.engine_kind} does not use",
-            remedy="leave it out or choose another engine",
+            problem=f"gives {', '.join(foreign)}, which engine {kind.name} does not use",
+            remedy=_where_used(kind, foreign),
         )
     plan: EnginePlan = builder.Plan(config)
     return plan
+
+
+def _where_used(kind: Kind, keys: Sequence[str]) -> str:
+    """Return what to do about keys that the kind does not use: another backend of its engine may use them."""
+    for other in KINDS.values():
+        engine, backend = other.backend or ("", "")
+        if kind.backend is None or kind.backend[0] != engine or other.builder is None:
+            continue
+        if importlib.import_module(other.builder).KEYS.issuperset(keys):
+            return f"leave it out, or write backend: {backend}"
+    return "leave it out or choose another engine"
 
 
 def all_steps(planned: EnginePlan, last: Step | None = None) -> list[tuple[str, Step]]:

@@ -178,9 +178,18 @@ def main_memory(
 
 
 def size_lines(
-    values: Mapping[str, Any], dtype: str | None, max_seq_len: int | None, *, needs_gpu: bool, embeds: bool
+    values: Mapping[str, Any],
+    dtype: str | None,
+    max_seq_len: int | None,
+    *,
+    needs_gpu: bool,
+    embeds: bool,
+    section: str = "vllm",
 ) -> list[str]:
-    """Return a plan's lines about sizes: in the precision that this machine would run, and on common GPUs."""
+    """Return a plan's lines about sizes: in the precision that this machine would run, and on common GPUs.
+
+    ``section``: of the build config, which has the number of GPUs.
+    """
     try:
         shape = shape_of(values)
     except UnknownShape as exc:
@@ -198,7 +207,7 @@ def size_lines(
     if embeds:
         return lines
     on_gpu = running_precision(values, dtype, on_cpu=False, half=True)
-    return [*lines, *market_lines(demand(shape, on_gpu, values, max_seq_len))]
+    return [*lines, *market_lines(demand(shape, on_gpu, values, max_seq_len), section)]
 
 
 def _verdict(demanded: Demand, gpus: Sequence[Gpu]) -> str:
@@ -230,9 +239,9 @@ def _weight_lines(
     return lines
 
 
-def market_lines(demanded: Demand) -> Iterator[str]:
-    """Yield a table of vLLM's tokens of KV cache by memory and number of GPUs."""
-    yield f"{'GPUs (vllm)':<14}" + "".join(f"{count:>12}" for count in GPU_COUNTS)
+def market_lines(demanded: Demand, section: str = "vllm") -> Iterator[str]:
+    """Yield a table of the tokens of KV cache by memory and number of GPUs. ``section``: see size_lines."""
+    yield f"{f'GPUs ({section})':<14}" + "".join(f"{count:>12}" for count in GPU_COUNTS)
     is_short, fits = False, []
     for sold_gb, size_gib in MARKET.items():
         cells = []
@@ -251,7 +260,7 @@ def market_lines(demanded: Demand) -> Iterator[str]:
     if is_short:
         yield f"              *: less than one sequence of {demanded.limit:,} tokens: lower max_seq_len"
     for count, sold_gb, tokens in _cheapest(fits, demanded):
-        yield f"arguments     {_arguments(demanded, count, tokens)} on {count} x {sold_gb} GB"
+        yield f"arguments     {_arguments(demanded, count, tokens, section)} on {count} x {sold_gb} GB"
 
 
 def _cheapest(fits: Sequence[tuple[int, int, int]], demanded: Demand) -> list[tuple[int, int, int]]:
@@ -262,8 +271,8 @@ def _cheapest(fits: Sequence[tuple[int, int, int]], demanded: Demand) -> list[tu
     return [fit for fit in dict.fromkeys((least, longest)) if fit is not None]
 
 
-def _arguments(demanded: Demand, num_gpus: int, kv_tokens: int) -> str:
-    parts = [f"vllm: {{tensor_parallel_size: {num_gpus}}}"] if num_gpus > 1 else []
+def _arguments(demanded: Demand, num_gpus: int, kv_tokens: int, section: str) -> str:
+    parts = [f"{section}: {{tensor_parallel_size: {num_gpus}}}"] if num_gpus > 1 else []
     if (length := demanded.max_seq_len(kv_tokens)) is not None:
         parts.append(f"max_seq_len: {length}")
     return ", ".join(parts) or "none needed"

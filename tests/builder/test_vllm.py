@@ -13,7 +13,7 @@ import yaml
 from builder.build import OWN_FOLDER, build
 from builder.config.config import BuildConfig
 from builder.config.file import read_config
-from builder.config.vllm_arguments import _DECIDED, _WITHOUT_EFFECT, _data, engine_arguments
+from builder.config.vllm_arguments import TABLE
 from builder.kinds import engine_plan
 from engine.tar.manifest import Manifest
 from engine.tar.unpack import unpack
@@ -23,7 +23,7 @@ TINY = OWN_FOLDER / "examples" / "tiny" / "model"
 
 
 def arguments(**given: Any) -> dict[str, Any]:
-    return engine_arguments(BuildConfig(engine="vllm", model_id="a/b", vllm=given))
+    return TABLE.read(BuildConfig(engine="vllm", model_id="a/b", vllm=given))
 
 
 def refusal(**given: Any) -> str:
@@ -72,7 +72,7 @@ def test_right_arguments_stay_as_they_are_and_what_is_off_needs_nothing_that_hon
         "tensor_parallel_size": 4,
         "dtype": "float16",
         "quantization": "gptq_marlin"
-        if "gptq_marlin" in _data()["arguments"]["quantization"]["choices"]
+        if "gptq_marlin" in TABLE.data["arguments"]["quantization"]["choices"]
         else "gptq",
         "enforce_eager": False,
         "max_model_len": -1,
@@ -88,16 +88,16 @@ def test_right_arguments_stay_as_they_are_and_what_is_off_needs_nothing_that_hon
 
 
 def test_every_argument_that_is_refused_is_one_of_vllms() -> None:
-    assert set(_WITHOUT_EFFECT) <= set(_data()["arguments"])
-    assert not set(_WITHOUT_EFFECT) & set(_DECIDED)
+    assert set(TABLE.without_effect) <= set(TABLE.data["arguments"])
+    assert not set(TABLE.without_effect) & set(TABLE.decided)
 
 
 def test_keys_that_every_kind_has_are_vllms_arguments_too_and_said_twice_must_be_the_same() -> None:
     config = BuildConfig(engine="vllm", model_id="a/b", dtype="bfloat16", max_seq_len=512, max_batch_size=8)
-    assert engine_arguments(config) == {"dtype": "bfloat16", "max_model_len": 512, "max_num_seqs": 8}
+    assert TABLE.read(config) == {"dtype": "bfloat16", "max_model_len": 512, "max_num_seqs": 8}
     config = BuildConfig(engine="vllm", model_id="a/b", max_batch_size=8, vllm={"max_num_seqs": 9})
     with pytest.raises(CodedError, match=r"E1204.*max_batch_size 8 and vllm.max_num_seqs 9"):
-        engine_arguments(config)
+        TABLE.read(config)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (OWN_FOLDER / "examples").glob("vllm-*")))

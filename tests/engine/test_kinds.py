@@ -64,9 +64,8 @@ def load(engine_dir, sink, options):
 
 
 def test_an_unknown_kind_is_refused_with_the_names_of_the_known() -> None:
-    with pytest.raises(
-        InvalidSetting, match="engine kind must be one of tensorrt_llm, vllm, transformers, paced"
-    ):
+    known = "tensorrt_llm, tensorrt_llm_pytorch, vllm, transformers, paced"
+    with pytest.raises(InvalidSetting, match=f"engine kind must be one of {known}"):
         find_kind("quantum")
     assert supports("vllm", "lora_name")
     assert not supports("paced", "logit_bias")

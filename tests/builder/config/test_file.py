@@ -81,10 +81,13 @@ REFUSED: dict[type[CodedError], list[tuple[str | bytes, str]]] = {
         ("hf-token: x", "did you mean hf_token?"),
         ("build: {output-dir: x}", "did you mean output_dir?"),
         ("paced: {tps: 1}", "its keys are tokens_per_second."),
-        ("7: 1", "its keys are build, convert_to_ft"),
+        ("7: 1", "its keys are backend, build, convert_to_ft"),
     ],
     InvalidBuildValue: [
-        ("engine: transformer", "engine must be 'tensorrt_llm', 'vllm', 'transformers' or 'paced', but is"),
+        (
+            "engine: transformer",
+            "engine must be 'tensorrt_llm', 'tensorrt_llm_pytorch', 'vllm', 'transformers' or 'paced', but",
+        ),
         ("model_id: 3", "model_id must be text (put it in quotes), but is 3"),
         ("model_id: a/b/c", "model_id must be the name of a Hugging Face model"),
         ("revision: 2024-01-01", "revision must be text (put it in quotes)"),

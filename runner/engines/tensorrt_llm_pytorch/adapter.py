@@ -1,0 +1,86 @@
+"""The ``tensorrt_llm_pytorch`` engine: TensorRT-LLM 1.x's LLM API, which runs a model's weights by PyTorch.
+
+Written for the published interface, and tested only with a stand-in of it (``tests/standins/llm_api``). The
+library starts the processes of its GPUs itself, and does not detokenize anything.
+
+NOTE: importing ``tensorrt_llm`` initializes MPI, so only processes that serve such an engine import it.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer
+
+from engine.end_ids import tokenizer_end_id
+from engine.kinds import LORA_FOLDER
+from errors.engines import EngineStartFailed
+from runner.engines.protocol.adapter import EngineAdapter, Sink
+from runner.engines.protocol.messages import GUIDE_TYPES, Ready
+from runner.engines.tensorrt_llm_pytorch.arguments import ENGINE_KIND, model_sizes, read_arguments
+
+if TYPE_CHECKING:
+    from runner.engines.guides.compile import GuideCompiler
+
+_MAX_NUM_TOKENS = 8192
+_MAX_BATCH_SIZE = 2048
+"""The library's defaults."""
+
+
+def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdapter:
+    """Load the model by the LLM API. Raises InvalidSetting for a bad option, else EngineStartFailed."""
+    arguments = read_arguments(engine_dir, options)
+    vocab_size, max_seq_len = model_sizes(engine_dir, arguments)
+    backend = arguments.get("guided_decoding_backend")
+    guides, guide_end_id = _open_guides(engine_dir) if backend else (None, None)
+    try:
+        from tensorrt_llm import LLM
+        from tensorrt_llm.executor import LoRARequest
+
+        from runner.engines.tensorrt_llm_pytorch.engine import LlmApiEngine
+
+        folders = sorted((engine_dir / LORA_FOLDER).glob("*"))
+        adapters = {
+            folder.name: LoRARequest(lora_name=folder.name, lora_int_id=number, lora_path=str(folder))
+            for number, folder in enumerate(folders, 1)
+        }
+        llm = LLM(**{**arguments, "max_seq_len": max_seq_len})
+    except ImportError as exc:
+        reason = f"{sys.executable} can't import TensorRT-LLM 1.x's LLM API ({exc})"
+        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason) from exc
+    # MPI, CUDA or the driver is missing, an argument is refused, or the memory is too small.
+    except Exception as exc:
+        reason = f"{type(exc).__name__}: {str(exc).strip()}"
+        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason) from exc
+    scheduler = arguments.get("scheduler_config") or {}
+    ready = Ready(
+        engine_kind=ENGINE_KIND,
+        vocab_size=vocab_size,
+        max_sequence_length=max_seq_len,
+        max_batch_size=arguments.get("max_batch_size") or _MAX_BATCH_SIZE,
+        guide_types=() if guides is None else GUIDE_TYPES,
+        takes_priority=scheduler.get("waiting_queue_policy") == "priority",
+    )
+    is_chunked = bool(arguments.get("enable_chunked_prefill"))
+    return LlmApiEngine(
+        llm,
+        sink,
+        ready,
+        # NOTE: the library refuses longer prompts.
+        prompt_limit=max_seq_len if is_chunked else arguments.get("max_num_tokens") or _MAX_NUM_TOKENS,
+        adapters=adapters,
+        guides=guides,
+        guide_backend=backend or "",
+        guide_end_id=guide_end_id,
+    )
+
+
+def _open_guides(engine_dir: Path) -> "tuple[GuideCompiler | None, int | None]":
+    """Return the compiler that checks guides, and the token that ends a guided output."""
+    from runner.engines.guides.compile import open_guides
+
+    guides = open_guides(engine_dir)
+    if guides is None:
+        return None, None
+    return guides, tokenizer_end_id(engine_dir, Tokenizer.from_file(str(engine_dir / "tokenizer.json")))

@@ -1,0 +1,95 @@
+"""Arguments of TensorRT-LLM's ``LLM``, from ``llm_args.json`` and the engine's options.
+
+The builder has checked ``llm_args.json``. The options (server configuration) override it, by NVIDIA's names
+for the compiled engines where there is such a name.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from engine.kinds import LLM_ARGS_NAME
+from errors.engines import EngineStartFailed
+from errors.settings import InvalidSetting
+from runner.engines.protocol.options import Parser, fraction, integer, one_of, parse_options, switch
+
+ENGINE_KIND = "tensorrt_llm_pytorch"
+
+
+def _names(*names: str) -> Parser:
+    return one_of({name: name for name in names})
+
+
+_OPTIONS: dict[str, tuple[Parser, str]] = {
+    "max_batch_size": (integer(1), "max_batch_size"),
+    "dtype": (_names("auto", "float16", "bfloat16", "float32"), "dtype"),
+    "tensor_parallel_size": (integer(1), "tensor_parallel_size"),
+    "enable_chunked_context": (switch, "enable_chunked_prefill"),
+    "guided_decoding_backend": (_names("xgrammar", "llguidance"), "guided_decoding_backend"),
+    "kv_cache_free_gpu_mem_fraction": (
+        partial(fraction, is_above_zero=True),
+        "kv_cache_config.free_gpu_memory_fraction",
+    ),
+    "max_tokens_in_paged_kv_cache": (integer(1), "kv_cache_config.max_tokens"),
+    "enable_kv_cache_reuse": (switch, "kv_cache_config.enable_block_reuse"),
+    "kv_cache_host_memory_bytes": (integer(0), "kv_cache_config.host_cache_size"),
+    "batch_scheduler_policy": (
+        one_of({name.lower(): name for name in ("MAX_UTILIZATION", "GUARANTEED_NO_EVICT")}),
+        "scheduler_config.capacity_scheduler_policy",
+    ),
+    "scheduling_policy": (_names("fcfs", "priority"), "scheduler_config.waiting_queue_policy"),
+}
+"""Option -> its parser and the argument, or a key of one, that it sets."""
+_FOR_OTHERS = {
+    *("FORCE_CPU_ONLY_INPUT_TENSORS", "cancellation_check_period_ms", "stats_check_period_ms"),
+    "engine_cache_dir",
+}
+"""Options that Triton, the slot or the engine server reads, or that every engine gets."""
+
+
+def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, Any]:
+    """Return keyword arguments for ``LLM``. Raises EngineStartFailed and InvalidSetting."""
+    arguments = _read_object(engine_dir / LLM_ARGS_NAME)
+    for name, text in options.items():
+        if text and name not in _OPTIONS and name not in _FOR_OTHERS:
+            expected = f"left out for an engine of the kind {ENGINE_KIND}"
+            raise InvalidSetting(name=name, expected=expected, value=text)
+    parsed = parse_options(options, {name: parser for name, (parser, _) in _OPTIONS.items()})
+    for name, value in parsed.items():
+        argument, _, key = _OPTIONS[name][1].partition(".")
+        arguments[argument] = {**(arguments.get(argument) or {}), key: value} if key else value
+    return {
+        **arguments,
+        "model": str(engine_dir),
+        # Requests and outputs are token ids; only guides need the tokenizer.
+        "skip_tokenizer_init": arguments.get("guided_decoding_backend") is None,
+        "enable_iter_perf_stats": True,
+    }
+
+
+def model_sizes(engine_dir: Path, arguments: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the size of the model's vocabulary and the limit of a sequence, in tokens.
+
+    The library does not tell the limit that it finds. Raises EngineStartFailed if a file lacks one of them.
+    """
+    config = _read_object(engine_dir / "config.json")
+    inner = config.get("text_config")
+    values = {**(inner if isinstance(inner, dict) else {}), **config}
+    length = arguments.get("max_seq_len") or values.get("max_position_embeddings")
+    sizes = values.get("vocab_size"), length
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        reason = f"config.json has no vocab_size, or {LLM_ARGS_NAME} no max_seq_len"
+        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason)
+    return sizes  # type: ignore[return-value]
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text()) if path.exists() else {}
+    except (OSError, ValueError) as exc:
+        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=f"{path} can't be read: {exc}") from exc
+    if not isinstance(document, dict):
+        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=f"{path} is not a JSON object")
+    return document

@@ -1,0 +1,223 @@
+"""A running engine of the LLM API: submits requests, reports their tokens, completes cancellations.
+
+The library has an event loop's objects for each request, so a thread of its own runs a loop, and a task there
+follows each request. All methods with an underscore run in that thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from errors.coded_error import CodedError
+from errors.engines import RequestRefused
+from errors.requests import InvalidTensor
+from runner.engines.protocol.adapter import Sink
+from runner.engines.protocol.messages import FinishReason, Ready, Statistics, Submit, TokenLogProb
+from runner.engines.tensorrt_llm_pytorch.request import (
+    Running,
+    check,
+    guided_decoding,
+    relative_priority,
+    sampling_params,
+)
+from runner.engines.tensorrt_llm_pytorch.statistics import read_statistics, when_idle
+
+if TYPE_CHECKING:
+    from runner.engines.guides.compile import GuideCompiler
+    from runner.engines.guides.follow import Follower
+
+_STATISTICS_S = 0.5
+_CLOSE_TIMEOUT_S = 3.0
+
+log = logging.getLogger("cog_triton.engine")
+
+
+class LlmApiEngine:
+    """See ``runner.engines.protocol.adapter.EngineAdapter``."""
+
+    def __init__(
+        self,
+        llm: Any,
+        sink: Sink,
+        ready: Ready,
+        *,
+        prompt_limit: int,
+        adapters: Mapping[str, Any],
+        guides: GuideCompiler | None = None,
+        guide_backend: str = "",
+        guide_end_id: int | None = None,
+    ) -> None:
+        """Initialize. ``adapters``: the library's LoRA requests by name."""
+        self._llm = llm
+        self._sink = sink
+        self.ready = ready
+        self._prompt_limit = prompt_limit
+        self._adapters = adapters
+        self._guides = guides
+        self._guide_backend = guide_backend
+        self._guide_end_id = guide_end_id
+        self._running: dict[int, Running] = {}
+        self._new: list[tuple[int, list[int]]] = []
+        self._new_log_probs: list[tuple[int, list[TokenLogProb]]] = []
+        self._statistics = Statistics(active=0, queued=0)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="tensorrt-llm-requests", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Submit) -> None:
+        try:
+            check(request, self._prompt_limit)
+            self._adapter(request)
+        except CodedError as error:
+            self._sink.failed(request.request_id, error)
+            return
+        self._running[request.request_id] = Running(request, self._guide_end_id)
+        if request.guide is None:
+            self._loop.call_soon_threadsafe(self._start, request, None)
+            return
+        assert self._guides is not None, "the engine server rejects guides that Ready does not list"
+
+        def compiled(answer: Follower | CodedError | None) -> None:
+            self._loop.call_soon_threadsafe(self._start, request, answer)
+
+        self._guides.submit(request.guide, compiled, partial(self._running.__contains__, request.request_id))
+
+    def cancel(self, request_id: int) -> None:
+        self._loop.call_soon_threadsafe(self._cancel, request_id)
+
+    def statistics(self) -> Statistics:
+        return self._statistics if self._running else when_idle(self._statistics)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_TIMEOUT_S)
+        self._llm.shutdown()
+
+    def _run(self) -> None:
+        self._spawn(self._read_statistics())
+        self._loop.run_forever()
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _adapter(self, request: Submit) -> Any:
+        if not request.lora_name or request.lora_name in self._adapters:
+            return self._adapters.get(request.lora_name or "")
+        known = ", ".join(self._adapters) or "none"
+        expected = f"an adapter of this engine ({known}) or empty"
+        raise InvalidTensor(name="lora_name", expected=expected, value=request.lora_name)
+
+    def _start(self, request: Submit, guide: Follower | CodedError | None) -> None:
+        """Give the request to the library. ``guide``: its compiled guide, or the error."""
+        running = self._running.get(request.request_id)
+        if running is None:  # It was cancelled.
+            return
+        if isinstance(guide, CodedError):
+            self._fail(running, guide)
+            return
+        try:
+            parameters = sampling_params(request, self.ready.vocab_size, self._guide_end_id)
+            if request.guide is not None and guide is not None:
+                parameters.guided_decoding = guided_decoding(
+                    request.guide, guide.grammar, self._guide_backend
+                )
+            # NOTE: earlier versions do not have all of these arguments: they get what the request needs.
+            more = {"lora_request": self._adapter(request), "cache_salt": request.cache_salt}
+            if request.priority:
+                more["priority"] = relative_priority(request.priority)
+            given = {name: value for name, value in more.items() if value is not None}
+            running.result = self._llm.generate_async(request.input_ids, parameters, streaming=True, **given)
+        except Exception as exc:  # noqa: BLE001 - of the library
+            self._fail(running, exc)
+        else:
+            self._spawn(self._follow(running))
+
+    async def _follow(self, running: Running) -> None:
+        """Report a request's tokens until the library has ended it, and freed what it held."""
+        try:
+            async for result in running.result:
+                self._take(running, result.outputs[0])
+        except Exception as exc:  # noqa: BLE001 - of the library
+            with suppress(Exception):  # It has ended already, unless its output can't be read.
+                running.result.abort()
+            self._fail(running, exc)
+            return
+        reason = running.reason(running.result.outputs[0])
+        if reason is None:
+            ended = running.result.outputs[0].finish_reason
+            self._fail(running, RequestRefused(reason=f"it ended with {ended!r}"))
+        else:
+            self._finish(running, reason)
+
+    def _take(self, running: Running, output: Any) -> None:
+        if running.aborted_for is not None:
+            return
+        tokens, log_probs, is_stopped = running.take(output)
+        if tokens:
+            if not self._new:  # The other requests' tokens of this step are ready, too.
+                self._loop.call_soon(self._flush)
+            self._new.append((running.request_id, tokens))
+        if log_probs:
+            self._new_log_probs.append((running.request_id, log_probs))
+        if is_stopped:
+            running.aborted_for = "stop"
+            running.result.abort()
+
+    def _flush(self) -> None:
+        """Report all tokens since the last call."""
+        log_probs, self._new_log_probs = self._new_log_probs, []
+        tokens, self._new = self._new, []
+        if log_probs:
+            self._sink.log_probs(log_probs)
+        if tokens:
+            self._sink.tokens(tokens)
+
+    def _cancel(self, request_id: int) -> None:
+        running = self._running.get(request_id)
+        if running is None or running.aborted_for is not None:
+            return
+        running.aborted_for = "cancelled"
+        if running.result is None:
+            self._finish(running, "cancelled")
+        else:
+            running.result.abort()
+
+    def _finish(self, running: Running, reason: FinishReason) -> None:
+        self._flush()
+        if self._running.pop(running.request_id, None) is not None:
+            self._sink.finished(running.request_id, reason)
+
+    def _fail(self, running: Running, error: Exception) -> None:
+        """Fail a request, and with it the engine unless the error is the request's alone."""
+        self._flush()
+        if self._running.pop(running.request_id, None) is None:
+            return
+        if isinstance(error, CodedError):
+            self._sink.failed(running.request_id, error)
+            return
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        self._sink.failed(running.request_id, RequestRefused(reason=reason))
+        names = {each.__name__ for each in type(error).__mro__}
+        # The library's RequestError is a RuntimeError, as are those that end it.
+        if not names & {"RequestError", "ValueError", "TypeError"}:
+            self._sink.broken(error)
+
+    async def _read_statistics(self) -> None:
+        """Read the library's statistics, which it makes in each iteration, while there are requests."""
+        try:
+            while True:
+                await asyncio.sleep(_STATISTICS_S)
+                if self._running:
+                    async for stats in self._llm.get_stats_async(timeout=_STATISTICS_S):
+                        self._statistics = read_statistics(stats)
+        except Exception as exc:  # noqa: BLE001 - of the library, which does without them
+            log.warning("TensorRT-LLM has no statistics: %s", exc)
