@@ -6,50 +6,49 @@ So the work grows with the square of their number: 32 sequences of 512 tokens to
 per sequence would be slower.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.generation.continuous_batching.utils import build_attention_mask
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-_SDPA = "sdpa"
+# NOTE: for a name with "flash" in it the library makes no mask of a step by the whole cache, and
+# counts no memory for it.
+NAME = "cpu_flash_per_sequence"
 
 
-def install() -> None:
-    """Replace ``sdpa`` in this process; calls without a paged cache are passed on to the library's own."""
-    AttentionInterface.register(_SDPA, sdpa_per_sequence)
+def install(model: PreTrainedModel) -> None:
+    """Use this attention for ``model`` in place of ``sdpa``."""
+    if model.config._attn_implementation == "sdpa":
+        AttentionInterface.register(NAME, attend_per_sequence)
+        model.config._attn_implementation = NAME
+        model.config.get_text_config()._attn_implementation = NAME
 
 
-def sdpa_per_sequence(
+def attend_per_sequence(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend from ``query`` [1, heads, tokens, width], all sequences in a row; [1, tokens, heads, width].
-
-    ``attention_mask`` is the library's mask of the whole packed batch: the part of a sequence includes
-    causality and sliding windows.
-    """
-    is_packed = kwargs.get("cache") is not None and len(kwargs["cu_seq_lens_q"]) > 2
-    if not is_packed or attention_mask is None or kwargs.get("position_bias") is not None:
+    """Attend from ``query`` [1, heads, tokens, width], all sequences in a row; [1, tokens, heads, width]."""
+    if "cu_seq_lens_q" not in kwargs:
         result: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
         return result
-    # ``update`` replaces the lengths in ``kwargs`` by those of this layer's kind of attention.
-    key, value = kwargs.pop("cache").update(
-        key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs
-    )
+    key, value = with_cache(module, key, value, kwargs)
     num_heads, num_key_heads = query.shape[1], key.shape[1]
-    query_borders, key_borders = kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"]
-    query_lengths, key_lengths = query_borders.diff().tolist(), key_borders.diff().tolist()
+    query_lengths = kwargs["cu_seq_lens_q"].diff().tolist()
+    key_lengths = kwargs["cu_seq_lens_k"].diff().tolist()
     outputs = []
-    start, first_key = 0, 0
     for queries, keys, values in zip(
         query.split(query_lengths, 2), key.split(key_lengths, 2), value.split(key_lengths, 2), strict=True
     ):
@@ -60,10 +59,43 @@ def sdpa_per_sequence(
             attended = scaled_dot_product_attention(queries, keys, values, scale=scaling)
             outputs.append(attended.reshape(1, num_heads, -1))
         else:
-            mask = attention_mask[:, :, start : start + num_queries, first_key : first_key + num_keys]
+            window = sliding_window or num_keys
+            is_causal = num_queries == num_keys <= window
+            mask = None if is_causal else _mask(num_queries, num_keys, window, query.dtype)
             attended = scaled_dot_product_attention(
-                queries, keys, values, mask, scale=scaling, enable_gqa=num_heads != num_key_heads
+                queries,
+                keys,
+                values,
+                mask,
+                0.0,
+                is_causal,
+                scale=scaling,
+                enable_gqa=num_heads != num_key_heads,
             )
             outputs.append(attended[0].transpose(0, 1))
-        start, first_key = start + num_queries, first_key + num_keys
     return torch.cat(outputs)[None], None
+
+
+def with_cache(
+    module: torch.nn.Module, key: torch.Tensor, value: torch.Tensor, kwargs: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the keys and values of the whole sequences.
+
+    Before transformers 5.24 this is left to the attention. ``update`` replaces the lengths in ``kwargs`` by
+    those of this layer's kind of attention.
+    """
+    cache = kwargs.pop("cache", None)
+    if cache is None:
+        return key, value
+    updated: tuple[torch.Tensor, torch.Tensor] = cache.update(
+        key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs
+    )
+    return updated
+
+
+@lru_cache(maxsize=2)
+def _mask(num_queries: int, num_keys: int, window: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return the mask of one sequence, [queries, keys], which all layers of a kind share."""
+    mask = torch.full((1, 1, num_queries, num_keys), torch.finfo(dtype).min, dtype=dtype)
+    build_attention_mask(mask, [0, num_queries], [0, num_keys], window)
+    return mask

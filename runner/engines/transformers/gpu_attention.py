@@ -12,6 +12,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
 
+from runner.engines.transformers.attention import with_cache
+
 # NOTE: the library assumes that a name with "flash" in it needs no mask and works with CUDA graphs, and that
 # a name that ends in 2 or 3 has a package that can also write to the cache.
 NAME = "torch_flash_varlen"
@@ -50,14 +52,12 @@ def flash_per_sequence(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend from ``query`` [1, heads, tokens, width], all sequences in a row; [1, tokens, heads, width]."""
-    cache = kwargs.pop("cache", None)
-    if cache is None:
+    if "cu_seq_lens_q" not in kwargs:
         result: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
         return result
-    # ``update`` replaces the lengths in ``kwargs`` by those of this layer's kind of attention.
-    key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
+    key, value = with_cache(module, key, value, kwargs)
     window = sliding_window - 1 if sliding_window else -1
     attended = torch.ops.aten._flash_attention_forward(
         query[0].transpose(0, 1),

@@ -27,11 +27,8 @@ def load_model(engine_dir: Path, options: Options) -> PreTrainedModel:
     absent = [name for name in _NEEDED_FACTS if getattr(config, name, None) is None]
     if absent:
         raise start_failed(f"{type(config).__name__} has no {absent[0]}, which continuous batching needs")
-    if options.is_cpu:
-        attention.install()
     model = placed(model, options)
-    if not options.is_cpu:
-        gpu_attention.install(model)
+    (attention if options.is_cpu else gpu_attention).install(model)
     return model
 
 

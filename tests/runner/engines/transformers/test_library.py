@@ -15,12 +15,13 @@ from transformers.generation.continuous_batching.requests import RequestState
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
 from runner.engines.protocol.messages import Submit
+from runner.engines.transformers import attention
 from runner.engines.transformers.adapter import load
 from runner.engines.transformers.batching import Batching
 from runner.engines.transformers.sampling import SamplingProcessor
 from runner.engines.transformers.sequence import Sequence
 from runner.engines.transformers.settings import Options, batching_config
-from tests.runner.engines.transformers.transformers_models import RecordingSink, llama, save_model
+from tests.runner.engines.transformers.transformers_models import RecordingSink, llama, save_model, serve
 
 pytestmark = pytest.mark.engine_env
 
@@ -43,6 +44,14 @@ def test_the_library_decides_nothing_about_tokens_and_allocates_for_no_more_than
     runner, cache = processor.model_runner, processor.cache
     assert (runner.do_sample, runner.pad_inputs, processor.use_async_batching) == (False, False, False)
     assert (cache.max_batch_tokens, cache.max_tokens_read, batching.max_sequence_tokens) == (512, 2048, 2048)
+
+
+def test_each_sequence_attends_to_its_own_keys_only(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's attention, to which calls without a paged cache are passed on, is not called."""
+    monkeypatch.setattr(attention, "sdpa_attention_forward", None)
+    with serve(directory) as served:
+        assert served.engine._batching._processor.inputs_and_outputs.attention_mask is None
+        assert served.answer([1, 2, 3], 5)[0] == served.generate([1, 2, 3], 5)
 
 
 def test_the_loop_of_a_small_model_computes_in_one_thread(tmp_path: Path) -> None:
