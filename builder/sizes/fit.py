@@ -149,12 +149,13 @@ class MainMemory:
         present = f"of this machine's {in_words(self.present_bytes)}"
         if not self.fits:
             return f"at least {in_words(self.least_bytes)} as {self.dtype}, {present}: does not fit here"
-        total = in_words(self.weight_bytes + self.cache.num_bytes + PROGRAM_BYTES)
-        parts = [f"weights as {self.dtype} {in_words(self.weight_bytes)}"]
-        if self.cache.num_tokens:
-            cache = f"KV cache of {self.cache.num_tokens:,} tokens with its masks"
-            parts.append(f"{cache} {in_words(self.cache.num_bytes)}")
-        return f"{total} {present}: {', '.join(parts)}, torch and the runner {in_words(PROGRAM_BYTES)}"
+        total = in_words(self.weight_bytes + PROGRAM_BYTES)
+        weights = f"weights as {self.dtype} {in_words(self.weight_bytes)}"
+        text = f"{total} {present}: {weights}, torch and the runner {in_words(PROGRAM_BYTES)}"
+        if not self.cache.num_tokens:
+            return text
+        cache = f"{in_words(self.cache.num_bytes)} for {self.cache.num_tokens:,} tokens of KV cache"
+        return f"{text}; as sequences grow up to {cache}"
 
 
 def main_memory(
@@ -170,10 +171,10 @@ def main_memory(
         present_bytes=present,
         weight_bytes=weights,
         token_bytes=of_token,
-        value_bytes=precision.kv_bytes,
         max_tokens=length,
     )
-    least = weights + min(length, MIN_SEQ_LEN) * of_token + PROGRAM_BYTES
+    # The cache takes half of what the weights leave.
+    least = weights + 2 * min(length, MIN_SEQ_LEN) * of_token + PROGRAM_BYTES
     return MainMemory(present, precision.dtype, weights, cache, least)
 
 

@@ -14,11 +14,9 @@ PAGE_TOKENS = 32
 STEP_TOKENS = 512
 """A prompt is processed in parts of at most this many tokens, so that it does not delay others for long."""
 BATCH_SIZE = 32
+RETAINED_TOKENS = 8192
+"""The KV cache keeps the prefixes of finished requests up to this many tokens."""
 
-_SEQUENCE_TOKENS = 512
-"""Tokens of each sequence of a full batch, for which the cache has room."""
-_LARGEST_BYTES = 4 << 30
-_LARGEST_SHARE = 0.25
 _GROUPS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
@@ -31,7 +29,7 @@ def ram_here_bytes() -> int:
 
 @dataclass(frozen=True)
 class CpuCache:
-    """The KV cache of a model on a CPU, of ``num_tokens`` tokens."""
+    """The largest KV cache of a model on a CPU: it takes memory only as sequences grow."""
 
     num_tokens: int
     num_bytes: int
@@ -42,22 +40,17 @@ def cpu_cache(
     present_bytes: int,
     weight_bytes: int,
     token_bytes: int,
-    value_bytes: int,
     max_tokens: int,
     batch_size: int = BATCH_SIZE,
 ) -> CpuCache:
-    """Return the cache for a model of ``weight_bytes`` whose longest sequence has ``max_tokens``.
+    """Return the largest cache for a model of ``weight_bytes`` whose longest sequence has ``max_tokens``.
 
-    It has room for the longest sequence, or for a full batch of shorter ones if that is more, as far as the
-    machine's ``present_bytes`` allow. ``token_bytes``: a token's keys and values in all layers;
-    ``value_bytes``: one number. Besides, the library has a mask of a step's tokens by the cache's.
+    A full batch of the longest sequences fits, unless that is more than half of the memory that the weights
+    leave of ``present_bytes``. ``token_bytes``: a token's keys and values in all layers.
     """
-    of_token = token_bytes + STEP_TOKENS * value_bytes
-    wanted = max(max_tokens, batch_size * min(max_tokens, _SEQUENCE_TOKENS))
-    free_bytes = present_bytes - weight_bytes - PROGRAM_BYTES
-    affordable_bytes = max(min(int(present_bytes * _LARGEST_SHARE), _LARGEST_BYTES, free_bytes), 0)
-    pages = max(min(wanted, affordable_bytes // of_token) // PAGE_TOKENS, 1)
-    return CpuCache(pages * PAGE_TOKENS, pages * PAGE_TOKENS * of_token)
+    affordable_bytes = max(present_bytes - weight_bytes - PROGRAM_BYTES, 0) // 2
+    pages = max(min(batch_size * max_tokens, affordable_bytes // token_bytes) // PAGE_TOKENS, 1)
+    return CpuCache(pages * PAGE_TOKENS, pages * PAGE_TOKENS * token_bytes)
 
 
 def _limit(path: Path) -> int | None:

@@ -124,7 +124,7 @@ def test_other_kinds_tell_what_they_have_sizes_of(tmp_path: Path, repository: Re
     lines = lines_of(tmp_path, {"model_id": MODEL_ID})
     cache = line_of(lines, "KV cache")
     assert cache == "KV cache 64 B per token, 4.0 KiB per sequence of 64 tokens (float32)"
-    parts = r"weights as float32 .*, KV cache of .* tokens with its masks .*, torch and the runner 1.0 GiB"
+    parts = r"weights as float32 .*, torch and the runner 1.0 GiB; .* up to .* for .* tokens of KV cache"
     assert re.search(parts, line_of(lines, "memory"))
     paced = lines_of(tmp_path, {"engine": "paced", "model_id": MODEL_ID, "paced": {"tokens_per_second": 1}})
     assert not any("safetensors" in line for line in paced)

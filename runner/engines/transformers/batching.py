@@ -2,7 +2,8 @@
 
 NOTE: ``ContinuousBatchingManager`` has no arguments for these. Its attributes ``output_router``,
 ``background_thread_status`` and ``logit_processor`` are replaced before the loop starts. The scheduler is
-found by name in ``SCHEDULER_MAPPING``, and on a GPU the runner by its class name in the library's module.
+found by name in ``SCHEDULER_MAPPING``, and on a GPU the runner, on a CPU the cache, by its class name in the
+library's module.
 tests/runner/engines/transformers/test_library.py fails if this changes.
 """
 
@@ -18,6 +19,7 @@ from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPP
 
 from errors.engines import EngineCrashed
 from runner.engines.protocol.adapter import Sink
+from runner.engines.transformers.cache import GrowingCache
 from runner.engines.transformers.library_parts import ChoosingRunner, Router, Scheduler, Status
 from runner.engines.transformers.running import RunningSequences
 from runner.engines.transformers.sampling import SamplingProcessor
@@ -52,14 +54,16 @@ class Batching:
         # One row for the result of ``prepare_tensor_args``: the library counts only its own processors.
         manager.logit_processor.tensors_required = 1
         SCHEDULER_MAPPING[scheduler] = partial(Scheduler, self.running)
-        library_runner = continuous_api.ModelRunner
+        library_cache, library_runner = continuous_api.PagedAttentionCache, continuous_api.ModelRunner
+        if model.device.type == "cpu":
+            continuous_api.PagedAttentionCache = GrowingCache
         if is_deferred:
             continuous_api.ModelRunner = partial(ChoosingRunner, sampler)
         try:
             # This makes cache, scheduler and CUDA graphs, so that errors occur here.
             manager.warmup()
         finally:
-            continuous_api.ModelRunner = library_runner
+            continuous_api.PagedAttentionCache, continuous_api.ModelRunner = library_cache, library_runner
             del SCHEDULER_MAPPING[scheduler]
         self._manager = manager
         self._processor = manager.batch_processor

@@ -76,8 +76,8 @@ def batching_config(
             config.num_blocks = math.ceil(options.max_tokens_in_paged_kv_cache / config.page_size)
         return config
     config.use_cuda_graph = False
-    # NOTE: by default the library takes 60 % of the memory for the cache and allocates a mask of 8192 tokens
-    # by the whole cache: this takes seconds and gigabytes.
+    # ``GrowingCache`` takes memory as it is needed: ``num_blocks`` is a bound, which must fit the machine.
+    config.max_memory_percent = 1.0
     config.page_size = main_memory.PAGE_TOKENS
     config.max_batch_tokens = max(main_memory.STEP_TOKENS, options.max_batch_size)
     # The block table is for flash attention's kernels.
@@ -88,7 +88,6 @@ def batching_config(
             present_bytes=main_memory.ram_here_bytes(),
             weight_bytes=weight_bytes,
             token_bytes=_bytes_per_token(model, dtype),
-            value_bytes=dtype.itemsize,
             max_tokens=model.max_position_embeddings,
             batch_size=options.max_batch_size,
         ).num_tokens

@@ -43,7 +43,7 @@ def test_the_library_decides_nothing_about_tokens_and_allocates_for_no_more_than
     assert set(SCHEDULER_MAPPING) == {"fifo", "prefill_first"}  # Our scheduler's name is gone again.
     runner, cache = processor.model_runner, processor.cache
     assert (runner.do_sample, runner.pad_inputs, processor.use_async_batching) == (False, False, False)
-    assert (cache.max_batch_tokens, cache.max_tokens_read, batching.max_sequence_tokens) == (512, 2048, 2048)
+    assert (cache.max_batch_tokens, cache.max_tokens_read, batching.max_sequence_tokens) == (512, 4096, 4096)
 
 
 def test_each_sequence_attends_to_its_own_keys_only(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
