@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO, cast
 
 from engine.directory import file_sizes, load, read_directory_manifest
 from engine.disk import reading, sha256_of
 from engine.download.fetch import fetch, local_path, shown
+from engine.names import BadName, normal_name
 from engine.sampling_defaults import GENERATION_CONFIG, read_sampling_defaults, sampling_defaults
 from engine.tar.contents import ContentReader, compare
 from engine.tar.file_writer import Write
@@ -93,12 +95,14 @@ def small_files(source: str | Path, patterns: Iterable[str]) -> Iterator[Path | 
     with TemporaryDirectory(prefix="cog-triton-inspect-") as folder:
         try:
             with reading(path), tarfile.open(path, "r:") as tar:
-                for member in tar:
-                    if member.size <= _MAX_SMALL_BYTES and any(
-                        fnmatch(member.name, each) for each in patterns
-                    ):
-                        tar.extract(member, folder, filter="data")
-        except tarfile.TarError:
+                for member in filter(tarfile.TarInfo.isreg, tar):
+                    name = normal_name(member.name)
+                    if member.size <= _MAX_SMALL_BYTES and any(fnmatch(name, each) for each in patterns):
+                        file = Path(folder, name)
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                        # NOTE: Debian 12's Python 3.11.2 has no filter="data" for TarFile.extract.
+                        file.write_bytes(cast(IO[bytes], tar.extractfile(member)).read())
+        except (tarfile.TarError, BadName):
             yield None
             return
         yield Path(folder)
