@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = str(ROOT / ".venv" / "bin" / "python")
 HOST = "127.0.0.1"
 MOST_REQUESTS = 8
+CRASH_SEED = 990003
 DEFAULT_PORTS = {
     "PORT": 5000,
     "TRITON_HTTP_PORT": 8000,
@@ -142,12 +143,16 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def scripted(tmp_path_factory: pytest.TempPathFactory, workspace: Path) -> Iterator[Runner]:
-    """Answers as ``script.py`` has it, in the form of Qwen 3: reasoning and tool calls."""
+    """Answers as ``script.py`` has it, in the form of Qwen 3: reasoning and tool calls.
+
+    The engine crashes at CRASH_SEED, and is back later than the 10 s that a request waits for it.
+    """
     folder = tmp_path_factory.mktemp("scripted")
     program = [PYTHON, "-m", "tests.runner.scripted_engine", str(folder / "engine")]
     subprocess.run(program, cwd=ROOT, check=True)
     (folder / "script.json").write_text(json.dumps(rules(workspace)))
     tar, script = folder / "engine" / "engine.tar", folder / "script.json"
-    runner = Runner(folder, str(tar), COG_TRITON_SCRIPT=str(script))
+    faults = "slow_start=15,requests"
+    runner = Runner(folder, str(tar), COG_TRITON_SCRIPT=str(script), COG_TRITON_FAULTS=faults)
     yield runner
     runner.close()

@@ -13,7 +13,7 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel, Field
 
-from tests.clients.conftest import MOST_REQUESTS, Runner
+from tests.clients.conftest import CRASH_SEED, MOST_REQUESTS, Runner
 
 pytestmark = pytest.mark.servers
 
@@ -122,6 +122,13 @@ def test_a_refusal_is_the_exception_for_it_with_code_and_field(client: openai.Op
     assert other.value.code == "E1605"
 
 
+def patient_client(client: openai.OpenAI) -> tuple[openai.OpenAI, list[int]]:
+    """Return a client that retries often, and the statuses of the responses it gets."""
+    statuses: list[int] = []
+    noting = httpx2.Client(event_hooks={"response": [lambda response: statuses.append(response.status_code)]})
+    return client.with_options(max_retries=60, http_client=noting), statuses
+
+
 def test_a_full_server_is_429_and_the_clients_own_retry_gets_through(
     client: openai.OpenAI, model: str, runner: Runner
 ) -> None:
@@ -131,12 +138,22 @@ def test_a_full_server_is_429_and_the_clients_own_retry_gets_through(
         client.completions.create(model=model, prompt=PROMPT)
     assert full.value.code == "E1607"
     assert full.value.response.headers["retry-after"] == "1"
-    statuses: list[int] = []
-    noting = httpx2.Client(event_hooks={"response": [lambda response: statuses.append(response.status_code)]})
-    patient = client.with_options(max_retries=60, http_client=noting)
+    patient, statuses = patient_client(client)
     release = threading.Thread(target=lambda: (wait_until(lambda: 429 in statuses), stream.close()))
     release.start()
     answer = patient.completions.create(model=model, prompt=PROMPT, max_tokens=2)
     release.join()
     assert answer.choices[0].text
     assert (statuses[0], statuses[-1]) == (429, 200)
+
+
+def test_503_while_the_engine_restarts_and_the_clients_own_retry_gets_through(scripted: Runner) -> None:
+    client = openai.OpenAI(base_url=f"{scripted.openai_url}/v1", api_key="none", max_retries=0)
+    asked = {"model": scripted.model(), "prompt": PROMPT, "max_tokens": 8, "temperature": 1}
+    with pytest.raises(openai.InternalServerError) as crashed:
+        client.completions.create(**asked, seed=CRASH_SEED)
+    assert (crashed.value.status_code, crashed.value.response.headers["retry-after"]) == (503, "2")
+    patient, statuses = patient_client(client)
+    assert patient.completions.create(**asked).choices[0].text
+    assert set(statuses[:-1]) == {503}
+    assert statuses[-1] == 200
