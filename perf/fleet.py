@@ -156,6 +156,7 @@ class _Demo:
         self._phase("C is added", self._add)
         self._phase("A is drained (SIGTERM)", self._drain)
         self._phase("C serves")
+        self._line.show("stopping the servers")
         columns = ("cut", "lost", "cached", "first token, ms", "longest gap, ms")
         head = ["", "requests", *(f"by {each}" for each in self._servers), *columns]
         rows = [each.cells(list(self._servers)) for each in self._phases]
