@@ -57,6 +57,12 @@ def _build(parser: argparse.ArgumentParser) -> None:
 def _migrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="build config: a YAML file or its URL")
     parser.add_argument("-o", "--output", type=Path, help="the file to write (default: stdout)")
+    parser.add_argument(
+        "--backend",
+        choices=["tensorrt", "pytorch"],
+        default="tensorrt",
+        help="pytorch: write it for TensorRT-LLM 1.x, with a comment for each loss (default: %(default)s)",
+    )
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:

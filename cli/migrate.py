@@ -1,4 +1,4 @@
-"""Write a build config of an earlier TensorRT-LLM as one of today."""
+"""Write a build config of an earlier TensorRT-LLM as one of today, or for its PyTorch backend."""
 
 import argparse
 import math
@@ -9,19 +9,27 @@ import yaml
 
 from builder.config.config import BuildConfig
 from builder.config.file import parse_config, read_text, shown_source
+from builder.trtllm.pytorch import pytorch_config
 from builder.trtllm.rules import check, is_unversioned
 from errors.build import BuildFailed
 
+_OTHER_BACKEND = "--backend pytorch writes it for TensorRT-LLM 1.x, which has no compiled engines"
 _TOKEN_LEFT_OUT = "hf_token: removed; set HF_TOKEN or pass the token with the build"
 
 
 def run(options: argparse.Namespace) -> int:
     text = read_text(options.config)
     file = parse_config(text, shown=shown_source(options.config), folder=None)
-    if is_unversioned(file.config):
+    token_notes = [_TOKEN_LEFT_OUT] if file.hf_token is not None else []
+    if options.backend == "pytorch" and file.config.engine_kind == "tensorrt_llm":
+        config, changes = pytorch_config(file.config, check(file.config)[0])
+        notes = [*token_notes, *file.notes, *changes]
+        migrated = config_text(config, notes)
+    elif is_unversioned(file.config):
         check(file.config)
-        notes = [*([_TOKEN_LEFT_OUT] if file.hf_token is not None else []), *file.notes]
+        notes = [*token_notes, *file.notes]
         migrated = config_text(file.config, notes)
+        notes.append(_OTHER_BACKEND)
     else:
         notes, migrated = ["nothing to change: the config is current"], text.decode()
     print(*notes, sep="\n", file=sys.stderr)

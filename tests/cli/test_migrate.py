@@ -10,8 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builder.build import OWN_FOLDER
 from builder.config.config import BuildConfig
 from builder.config.file import parse_config, read_config
+from builder.kinds import engine_plan
 from builder.trtllm.rules import check
 from cli.main import main
 from cli.migrate import config_text
@@ -129,3 +131,74 @@ def test_notes_are_comments_on_one_line_each() -> None:
         "    gemm_plugin: auto\n"
         "    tp_size: 2\n"
     )
+
+
+PYTORCH = """
+version: 1
+model_id: meta-llama/Llama-2-13b-chat-hf
+example_name: llama
+quantize:
+  script: quantize.py
+  output_dir: ./checkpoint
+  args: {tp_size: 2, dtype: float16, qformat: fp8, kv_cache_dtype: fp8, calib_size: 64}
+build:
+  executable: trtllm-build
+  output_dir: ./engine_outputs
+  args: {max_batch_size: 64, max_seq_len: 4096, max_num_tokens: 2048, max_beam_width: 2, gemm_plugin: fp8}
+target: {sm: 90, gpus: 2}
+"""
+
+
+def test_a_config_for_a_compiled_engine_becomes_one_for_pytorch_and_tells_what_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
+    old.write_text(PYTORCH)
+    assert main(["migrate", str(old), "--backend", "pytorch", "-o", str(new)]) == 0
+    told = capsys.readouterr().err
+    written = read_config(new).config
+    assert engine_plan(written).config.engine_kind == "tensorrt_llm_pytorch"
+    assert written.model_dump(exclude_unset=True) == {
+        "version": 1,
+        "engine": "tensorrt_llm",
+        "backend": "pytorch",
+        "model_id": "meta-llama/Llama-2-13b-chat-hf",
+        "dtype": "float16",
+        "max_seq_len": 4096,
+        "max_batch_size": 64,
+        "llm_args": {
+            "tensor_parallel_size": 2,
+            "max_num_tokens": 2048,
+            "kv_cache_config": {"dtype": "fp8"},
+        },
+    }
+    for note in (
+        "FP8: dropped (name a model that is quantized already, by NVIDIA's ModelOpt)",
+        "quantize.args: dropped qformat, calib_size",
+        "build.args.max_beam_width: dropped (beam searches are not served)",
+        "build.args: dropped gemm_plugin",
+        "target: dropped (the engine runs on any GPU that the library supports)",
+    ):
+        assert note in told
+        assert f"# {note}\n" in new.read_text()
+
+
+def test_old_configs_are_told_of_the_other_backend(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", str(old)]) == 0
+    assert "--backend pytorch writes it for TensorRT-LLM 1.x" in capsys.readouterr().err
+    assert main(["migrate", str(old), "--backend", "pytorch"]) == 0
+    written = yaml.safe_load(capsys.readouterr().out)
+    assert written["backend"] == "pytorch"
+    assert written["max_seq_len"] == 1000
+    assert "hf_plantedSecret" not in str(written)
+
+
+@pytest.mark.parametrize("example", sorted((OWN_FOLDER / "examples").glob("*/config.yaml")))
+def test_the_examples_have_a_form_for_pytorch(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kind = read_config(example).config.engine_kind
+    assert main(["migrate", str(example), "--backend", "pytorch"]) == 0
+    written = capsys.readouterr().out
+    if kind == "tensorrt_llm":
+        engine_plan(parse_config(written.encode(), shown="it", folder=example.parent).config)
+    else:
+        assert written == example.read_text()
