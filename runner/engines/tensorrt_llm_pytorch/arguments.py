@@ -47,13 +47,15 @@ _FOR_OTHERS = {
     "engine_cache_dir",
 }
 """Options that Triton, the slot or the engine server reads, or that every engine gets."""
+_DEFAULTS = {"gpt_model_type": "inflight_fused_batching", "max_beam_width": "1", "max_queue_size": "0"}
+"""Options of compiled engines that the server configuration always has, and their only value here."""
 
 
 def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, Any]:
     """Return keyword arguments for ``LLM``. Raises EngineStartFailed and InvalidSetting."""
     arguments = _read_object(engine_dir / LLM_ARGS_NAME)
     for name, text in options.items():
-        if text and name not in _OPTIONS and name not in _FOR_OTHERS:
+        if text and name not in _OPTIONS and name not in _FOR_OTHERS and text != _DEFAULTS.get(name):
             expected = f"left out for an engine of the kind {ENGINE_KIND}"
             raise InvalidSetting(name=name, expected=expected, value=text)
     parsed = parse_options(options, {name: parser for name, (parser, _) in _OPTIONS.items()})

@@ -25,6 +25,8 @@ def test_options_override_the_engine_by_nvidias_names(tmp_path: Path) -> None:
         "guided_decoding_backend": "XGrammar",
         "engine_cache_dir": "/cache",
         "enable_kv_cache_reuse": "",
+        "gpt_model_type": "inflight_fused_batching",
+        "max_beam_width": "1",
     }
     assert read_arguments(directory, options) == {
         "model": str(directory),
@@ -40,7 +42,12 @@ def test_options_override_the_engine_by_nvidias_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"decoding_mode": "medusa"}, {"kv_cache_free_gpu_mem_fraction": "0"}, {"scheduling_policy": "lifo"}],
+    [
+        {"decoding_mode": "medusa"},
+        {"max_beam_width": "2"},
+        {"kv_cache_free_gpu_mem_fraction": "0"},
+        {"scheduling_policy": "lifo"},
+    ],
 )
 def test_an_option_that_it_does_not_have_or_a_wrong_value_is_refused(
     tmp_path: Path, options: dict[str, str]
