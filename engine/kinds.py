@@ -31,6 +31,7 @@ Capability = Literal[
     "iteration_metrics",
     "load_adapter",
     "sleep",
+    "kv_events",
 ]
 """``guides``: if its configuration and its engine.tar allow it; see ``Ready.guide_types``.
 ``chat_guides``: guides of the calls and the reasoning in an answer (``ChatForm``).
@@ -39,7 +40,8 @@ Capability = Literal[
 end and min_length forbids it.
 ``max_queue_size``: refuses requests above the server configuration's limit by itself.
 ``iteration_metrics``: reports NVIDIA's metrics of the engine's iterations.
-``load_adapter``, ``sleep``: takes such orders while it serves, if its engine.tar allows it; see ``Ready``."""
+``load_adapter``, ``sleep``: takes such orders while it serves, if its engine.tar allows it; see ``Ready``.
+``kv_events``: publishes events of its KV cache (KV_EVENTS)."""
 ENGINE_TENSORS = (
     "draft_input_ids",
     "draft_logits",
@@ -207,6 +209,7 @@ _ROWS = (
                 "chat_guides",
                 "load_adapter",
                 "sleep",
+                "kv_events",
             }
         ),
         remedies={
@@ -236,7 +239,7 @@ _ROWS = (
         adapter="runner.engines.paced.adapter",
         builder="builder.kinds.paced",
         # Its tokens are certain: a bias can't change them, and each has a probability of 1.
-        capabilities=frozenset({"log_probs", "min_p", "guides", "chat_guides"}),
+        capabilities=frozenset({"log_probs", "min_p", "guides", "chat_guides", "kv_events"}),
         remedies={"guided_decoding_guide_type": "leave it out, or write a script (docs/rehearse.md)"},
     ),
 )

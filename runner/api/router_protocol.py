@@ -73,7 +73,8 @@ class RouterProtocol:
         served, ready = self._served, self._ready
         names, length = list(served.names), served.model.max_sequence_length
         cache = CacheConfig(ready.kv_block_tokens, ready.num_kv_blocks)
-        return _json(ServerInfo(VllmConfig(ModelConfig(names[0], names, length), cache)))
+        facts = VllmConfig(ModelConfig(names[0], names, length), cache, served.settings.kv_events_config)
+        return _json(ServerInfo(facts))
 
     def families(self, readings: Sequence[Reading]) -> Iterable[Family]:
         """Return the metrics."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import IPv4Address
@@ -33,6 +34,12 @@ def _address(address: IPv4Address) -> IPv4Address:
     return address
 
 
+def _zmq_endpoint(endpoint: str) -> str:
+    if not _ZMQ_ENDPOINT.fullmatch(endpoint):
+        raise ValueError("an endpoint of ZeroMQ: tcp://*:PORT, tcp://HOST:PORT or ipc:///PATH")
+    return endpoint
+
+
 def _generation_config(value: object) -> object:
     if not isinstance(value, str) or value in ("auto", "none"):
         return value
@@ -44,6 +51,7 @@ def _generation_config(value: object) -> object:
 
 
 HIGHEST_PORT = 65535
+_ZMQ_ENDPOINT = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc:///\S+")
 GenerationConfig = Annotated[str | dict[str, Any], BeforeValidator(_generation_config)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 Paths = Annotated[tuple[DirectoryPath, ...], BeforeValidator(_texts)]
@@ -51,6 +59,7 @@ Program = Annotated[str, AfterValidator(_program)]
 Address = Annotated[IPv4Address, AfterValidator(_address)]
 Port = Annotated[int, Field(ge=1, le=HIGHEST_PORT)]
 Seconds = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
+ZmqEndpoint = Annotated[str, AfterValidator(_zmq_endpoint)]
 URL = Annotated[str, Field(pattern=r"^https?://[^/\s,]+\S*$")]
 
 _EXPECTED = {

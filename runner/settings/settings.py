@@ -28,6 +28,7 @@ from runner.settings.fields import (
     Port,
     Program,
     Seconds,
+    ZmqEndpoint,
     checked,
     variable,
     variables_of,
@@ -212,6 +213,16 @@ class Settings(APISettings, BaseModel):
         None,
         "Python that has ai-dynamo 1.6; default: that of .venv-dynamo, which `make dynamo` makes",
     )
+    kv_events: ZmqEndpoint | None = variable(
+        "KV_EVENTS",
+        None,
+        "ZeroMQ endpoint for events of the KV cache in vLLM's form (kinds vllm, paced); the engine listens "
+        "at tcp://*:PORT and ipc:///PATH, and connects to others; default: no events",
+    )
+    kv_events_replay: ZmqEndpoint | None = variable(
+        "KV_EVENTS_REPLAY", None, "beside KV_EVENTS: ZeroMQ endpoint for missed events"
+    )
+    kv_events_topic: str = variable("KV_EVENTS_TOPIC", "", "topic of the events of KV_EVENTS")
     chat_template: FilePath | None = variable(
         "CHAT_TEMPLATE", None, "file of the chat template (Jinja); default: the tokenizer's own"
     )
@@ -235,6 +246,19 @@ class Settings(APISettings, BaseModel):
         if self.is_telemetry_disabled or not (self.otlp_traces_endpoint or self.otlp_endpoint):
             return None
         return self.otlp_traces_endpoint or f"{str(self.otlp_endpoint).rstrip('/')}/v1/traces"
+
+    @property
+    def kv_events_config(self) -> dict[str, Any] | None:
+        """vLLM's ``kv_events_config``; None: no events."""
+        if self.kv_events is None:
+            return None
+        return {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": self.kv_events,
+            "replay_endpoint": self.kv_events_replay,
+            "topic": self.kv_events_topic,
+        }
 
     @property
     def triton_metrics_url(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine.cache.store import open_engine
 from engine.directory import Engine, load
-from engine.kinds import KINDS
+from engine.kinds import KINDS, supports
 from engine.machine.gpu import visible_gpus
 from engine.machine.preflight import check_image, check_runs_here, installed_version
 from engine.machine.python import ENGINE_PYTHON_VARIABLE
@@ -96,6 +96,9 @@ def check_servable(settings: Settings, manifest: Manifest) -> None:
             expected=f"{manifest.world_size}, the number of GPUs the engine was built for, or unset",
             value=settings.world_size,
         )
+    if settings.kv_events is not None and not supports(manifest.engine_kind, "kv_events"):
+        expected = f"unset, because engines of the kind {manifest.engine_kind} publish no KV events"
+        raise InvalidSetting(name="KV_EVENTS", expected=expected, value=settings.kv_events)
     # NVIDIA's C++ backend brings a TensorRT-LLM of its own.
     has_own_library = cpp_backend_dir(settings.triton_backend_dir) is not None
     if settings.server.get(SLOT, {}).get("triton_backend") == CPP_BACKEND and not has_own_library:

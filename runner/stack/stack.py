@@ -6,6 +6,7 @@ With NVIDIA's C++ backend in the slot there is no engine server: Triton holds th
 """
 
 import asyncio
+import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,6 +18,7 @@ from engine.tar.manifest import Manifest
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.coalescing import Coalescing
+from runner.engines.protocol.options import KV_EVENTS_OPTION
 from runner.engines.server.start import EngineStart
 from runner.engines.server.supervisor import EngineServer
 from runner.generation.admission import Admission
@@ -142,10 +144,13 @@ class EngineStack:
     async def _start_engine_server(self, engine: Engine, rendered: Rendered) -> EngineClient:
         """Start the engine server and return this process's client of it."""
         settings, engine_kind = self._settings, engine.manifest.engine_kind
+        options = dict(rendered.options)
+        if settings.kv_events_config is not None:
+            options[KV_EVENTS_OPTION] = json.dumps(settings.kv_events_config)
         start = EngineStart(
             engine_kind=engine_kind,
             engine_dir=engine.path,
-            options=dict(rendered.options),
+            options=options,
             arrival=self._arrival,
             hang_timeout_s=rendered.hang_timeout_s,
             metrics_dir=metrics_dir(settings.triton_http_port),

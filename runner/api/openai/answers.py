@@ -1,7 +1,7 @@
 """Answers in OpenAI's formats, and those of the endpoints beside them."""
 
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -203,6 +203,7 @@ class CacheConfig(msgspec.Struct):
 class VllmConfig(msgspec.Struct):
     model_config: ModelConfig
     cache_config: CacheConfig
+    kv_events_config: dict[str, Any] | None
 
 
 class ServerInfo(msgspec.Struct):

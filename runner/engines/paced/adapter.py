@@ -3,7 +3,8 @@
 Its output repeats the prompt's token ids, so that the content of each stream is known in advance and a lost
 or misplaced token is detected. ``paced.json`` in the engine directory is ``{"tokens_per_second": 100.0}``; 0
 means 32 tokens of each stream every millisecond, more than any later step can process. ``faults`` are
-injected on request; a ``script`` determines the output instead of the prompt.
+injected on request; a ``script`` determines the output instead of the prompt. Where KV events are published,
+a prefix cache is simulated.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from runner.engines.protocol.messages import (
     Submit,
     TokenLogProb,
 )
+from runner.engines.protocol.options import KV_EVENTS_OPTION
 
 if TYPE_CHECKING:  # It imports the tokenizer's library.
+    from runner.engines.paced.prefix_cache import PublishedCache
     from runner.engines.paced.script import Script, ScriptedAnswer
 
 SCRIPT_VARIABLE = "COG_TRITON_SCRIPT"
@@ -86,7 +89,9 @@ class PacedEngine:
         tokens_per_second: float,
         faults: Faults,
         script: Script | None = None,
+        cache: PublishedCache | None = None,
     ) -> None:
+        self._cache = cache
         self._faults = faults
         self._script = script
         self._request_count = 0
@@ -114,6 +119,8 @@ class PacedEngine:
             else:
                 sequence = _ScriptedSequence(request, due_s, fault, answer)
             self._running[request.request_id] = sequence
+            if self._cache is not None:
+                self._sink.cached([(request.request_id, self._cache.take(request.input_ids))])
             if self._interval_s:
                 self._queue(sequence)
             self._wake.notify()
@@ -221,6 +228,11 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngin
 
         step_tokens = 1 if tokens_per_second else _UNPACED_STEP_TOKENS
         script = Script(value, engine_dir / "tokenizer.json", config["vocab_size"], step_tokens)
+    cache = None
+    if text := options.get(KV_EVENTS_OPTION):
+        from runner.engines.paced.prefix_cache import PublishedCache
+
+        cache = PublishedCache(json.loads(text))
     ready = Ready(
         engine_kind="paced",
         vocab_size=config["vocab_size"],
@@ -228,10 +240,12 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngin
         max_batch_size=int(options.get("max_batch_size") or 1 << 16),
         # Its author makes the answer follow them.
         guide_types=() if script is None else ALL_GUIDE_TYPES,
+        kv_block_tokens=0 if cache is None else cache.block_tokens,
+        num_kv_blocks=0 if cache is None else cache.num_blocks,
     )
     faults = parse_faults(os.environ.get(VARIABLE, ""))
     time.sleep(faults.slow_start_s)
-    return PacedEngine(sink, ready, tokens_per_second, faults, script)
+    return PacedEngine(sink, ready, tokens_per_second, faults, script, cache)
 
 
 def _rate(value: object) -> float:

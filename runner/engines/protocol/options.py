@@ -6,6 +6,9 @@ from typing import Any
 
 from errors.settings import InvalidSetting
 
+KV_EVENTS_OPTION = "kv_events_config"
+"""Option for engines that publish KV events: vLLM's argument of that name, as JSON."""
+
 Parser = Callable[[str], Any]
 """A function that raises ValueError with what is expected."""
 

@@ -18,7 +18,14 @@ from tokenizers import Tokenizer
 from engine.end_ids import tokenizer_end_id
 from engine.kinds import ENGINE_ARGS_NAME
 from errors.engines import EngineStartFailed
-from runner.engines.protocol.options import Parser, fraction, integer, one_of, parse_options
+from runner.engines.protocol.options import (
+    KV_EVENTS_OPTION,
+    Parser,
+    fraction,
+    integer,
+    one_of,
+    parse_options,
+)
 
 ENGINE_KIND = "vllm"
 _PARSERS: dict[str, Parser] = {
@@ -27,6 +34,7 @@ _PARSERS: dict[str, Parser] = {
     "gpu_memory_utilization": partial(fraction, is_above_zero=True),
     "tensor_parallel_size": integer(1),
     "scheduling_policy": one_of({name: name for name in ("fcfs", "priority")}),
+    KV_EVENTS_OPTION: json.loads,
 }
 
 

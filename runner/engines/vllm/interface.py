@@ -47,7 +47,7 @@ USES = {
         "pooler_config gpu_memory_utilization tensor_parallel_size scheduling_policy "
         "create_engine_config(usage_context) "
         "enable_lora max_loras max_cpu_loras max_lora_rank enable_sleep_mode "
-        "speculative_config per_request_spec_decode_metrics"
+        "speculative_config per_request_spec_decode_metrics kv_events_config"
     ),
     "vllm.config.CacheConfig": "block_size num_gpu_blocks",
     "vllm.config.LoRAConfig": "max_loras max_cpu_loras max_lora_rank",

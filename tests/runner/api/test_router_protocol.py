@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -35,10 +36,11 @@ def router_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
     folder = tmp_path_factory.mktemp("routers")
     model = make_paced_model(folder / "model", 200, chat_template=CHAT_TEMPLATE)
     settings = {"ROUTER_PROTOCOL": "vllm", "OPENAI_MODELS": "m,other", "API_KEYS": "secret"}
-    api = API(model, folder, **settings)
-    api.client.headers["Authorization"] = "Bearer secret"
-    yield api
-    api.close()
+    with TemporaryDirectory() as sockets:  # A socket's path is short.
+        api = API(model, folder, **settings, KV_EVENTS=f"ipc://{sockets}/events")
+        api.client.headers["Authorization"] = "Bearer secret"
+        yield api
+        api.close()
 
 
 def values(text: str) -> dict[str, tuple[dict[str, str], float]]:
@@ -89,7 +91,15 @@ def test_a_server_tells_its_names_and_its_cache(router_api: API) -> None:
         "served_model_name": ["m", "other"],
         "max_model_len": MAX_SEQUENCE_LENGTH,
     }
-    assert answer["vllm_config"]["cache_config"] == {"block_size": 0, "num_gpu_blocks": 0}
+    assert answer["vllm_config"]["cache_config"] == {"block_size": 16, "num_gpu_blocks": 4096}
+    events = answer["vllm_config"]["kv_events_config"]
+    assert events.pop("endpoint").startswith("ipc://")
+    assert events == {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "replay_endpoint": None,
+        "topic": "",
+    }
 
 
 def test_requests_are_counted_under_the_names_that_routers_read(router_api: API) -> None:
@@ -106,6 +116,17 @@ def test_requests_are_counted_under_the_names_that_routers_read(router_api: API)
     num_tokens = len(router_api.model.ids("Once upon"))
     after = wait_until(lambda: (now := metrics()["vllm:prefix_cache_queries_total"][1]) > before and now)
     assert after == before + num_tokens
+
+
+def test_tokens_that_the_cache_had_are_in_the_usage_and_in_the_metrics(router_api: API) -> None:
+    def hits() -> float:
+        return values(router_api.client.get("/metrics").text)["vllm:prefix_cache_hits_total"][1]
+
+    before, ids = hits(), [*range(5, 105)]
+    for found in (0, 96):
+        usage = router_api.ask("/v1/completions", prompt=ids, max_tokens=2)["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == found
+    wait_until(lambda: hits() == before + 96)
 
 
 def test_figures_of_the_cache_and_of_adapters_have_the_labels_that_routers_read() -> None:

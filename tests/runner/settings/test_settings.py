@@ -41,6 +41,10 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("API_KEYS", "one, two", "api_keys", ("one", "two")),
     ("ADMIN_API_KEYS", "root", "admin_api_keys", ("root",)),
     ("LORA_DIRS", "/tmp, /", "lora_dirs", (Path("/tmp"), Path("/"))),
+    ("ROUTER_PROTOCOL", "vllm", "router_protocol", "vllm"),
+    ("KV_EVENTS", "tcp://*:5557", "kv_events", "tcp://*:5557"),
+    ("KV_EVENTS_REPLAY", "ipc:///run/replay", "kv_events_replay", "ipc:///run/replay"),
+    ("KV_EVENTS_TOPIC", "kv@10.0.0.1@m", "kv_events_topic", "kv@10.0.0.1@m"),
     ("OPENAI_CORS_ORIGINS", "*", "openai_cors_origins", ("*",)),
     ("OPENAI_MAX_BODY_VALUES", "1000", "openai_max_body_values", 1000),
     ("OPENAI_MAX_HEADER_BYTES", "1000", "openai_max_header_bytes", 1000),
@@ -118,6 +122,8 @@ OPENAI_PROCESSES 0 65
 OPENAI_MAX_REQUESTS 0
 OPENAI_MAX_BODY_BYTES 8M
 OPENAI_TIMEOUT 0
+ROUTER_PROTOCOL sglang
+KV_EVENTS 5557 tcp://host
 """
 BAD = [
     *BAD_FOR_COG,

@@ -13,6 +13,7 @@ from engine.tar.manifest import Manifest
 from errors.build_config import WeightFormatMissing
 from errors.engine_tar import EngineNotFound
 from errors.machine import WrongImage
+from errors.settings import InvalidSetting
 from runner.settings.settings import load_settings
 from runner.stack import served_engine
 from runner.stack.served_engine import check_servable, make_engine, open_served_engine
@@ -46,6 +47,14 @@ def test_a_wrong_image_is_refused_before_anything_is_fetched(
     for kind in ("vllm", "transformers"):
         with pytest.raises(WrongImage, match=refused):
             check_servable(settings, Manifest(engine_kind=kind, files={}))
+
+
+def test_kv_events_are_refused_for_an_engine_that_has_none() -> None:
+    settings = load_settings({"KV_EVENTS": "tcp://*:5557"})
+    check_servable(settings, Manifest(engine_kind="paced", files={}))
+    refused = "KV_EVENTS must be unset, because engines of the kind transformers publish no KV events"
+    with pytest.raises(InvalidSetting, match=refused):
+        check_servable(settings, Manifest(engine_kind="transformers", files={}))
 
 
 @pytest.mark.slow

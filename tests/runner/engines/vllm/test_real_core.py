@@ -8,8 +8,10 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.adapters import digest_of
@@ -18,9 +20,13 @@ from engine.machine.processes import descendants
 from engine.machine.root import SOURCE_ROOT
 from perf.peers.engine import standin_engine
 from perf.processes import CORE, processes
+from runner.engines.paced.kv_events import BlockStored
+from runner.engines.paced.prefix_cache import PrefixCache
 from runner.engines.protocol.messages import LoadAdapter, Sampling, Sleep, Submit, UnloadAdapter, WakeUp
+from runner.engines.protocol.options import KV_EVENTS_OPTION
 from runner.engines.vllm.arguments import ENGINE_KIND
 from tests.runner.engines.engine_server import EngineServerUnderTest
+from tests.runner.engines.kv_subscriber import replayed
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.vllm.adapters import make_adapter
 from tests.runner.servers import is_running, wait_until
@@ -41,13 +47,15 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
     engine = standin_engine(str(PYTHON), tmp_path)
     servers = []
 
-    def start(arguments: dict[str, Any] | None = None, **variables: str) -> EngineServerUnderTest:
+    def start(
+        arguments: dict[str, Any] | None = None, options: dict[str, str] | None = None, **variables: str
+    ) -> EngineServerUnderTest:
         path = engine.folder / ENGINE_ARGS_NAME
         path.write_text(json.dumps({**json.loads(path.read_text()), **(arguments or {})}))
         server = EngineServerUnderTest(
             ENGINE_KIND,
             engine.folder,
-            {"engine_cache_dir": str(engine.cache)},
+            {"engine_cache_dir": str(engine.cache), **(options or {})},
             tmp_path,
             python=engine.python,
             environment={**engine.variables, **variables},
@@ -206,3 +214,32 @@ def test_speculation_gives_the_same_tokens_and_tells_what_was_accepted(start_ser
     with Listening(server) as client:
         assert client.answer(Submit(1, [7], 7, Sampling(top_k=1))) == ([*range(8, 15)], "length")
         assert client.finished(1).drafted == (3, 3)
+
+
+def test_kv_events_are_those_of_vllm_and_have_the_form_of_the_paced_engines(
+    start_server: StartServer,
+) -> None:
+    with TemporaryDirectory() as folder:  # A socket's path is short.
+        config = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": "kv"}
+        config |= {"endpoint": f"ipc://{folder}/events", "replay_endpoint": f"ipc://{folder}/replay"}
+        server = start_server(options={KV_EVENTS_OPTION: json.dumps(config)})
+        with Listening(server) as client:
+            block, num_blocks = client.ready.kv_block_tokens, client.ready.num_kv_blocks
+            assert num_blocks > 0
+            prompt = [*range(3 * block + 1)]
+            for number, found in ((1, 0), (2, 3 * block)):
+                assert client.answer(Submit(number, prompt, 3))[1] == "length"
+                assert client.cached(number) == [found]
+            batches = wait_until(lambda: replayed(config["replay_endpoint"], 0, b"kv"))
+            (stored,) = (event for events in batches.values() for event in events)
+            assert stored["token_ids"] == prompt[: 3 * block]
+            (paced,) = PrefixCache(100).take(prompt)[1]
+            assert isinstance(paced, BlockStored)
+            ours = msgspec.to_builtins(paced)
+            assert ours.keys() <= stored.keys()
+            different = {"block_hashes", "token_ids", "block_size"}
+            assert {name: stored[name] for name in ours.keys() - different} == {
+                name: ours[name] for name in ours.keys() - different
+            }
+            assert len(stored["block_hashes"]) == 3
+            assert all(isinstance(each, int) for each in stored["block_hashes"])
