@@ -6,6 +6,7 @@ library starts the processes of its GPUs itself, and does not detokenize anythin
 NOTE: importing ``tensorrt_llm`` initializes MPI, so only processes that serve such an engine import it.
 """
 
+import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from runner.engines.tensorrt_llm_pytorch.arguments import ENGINE_KIND, model_siz
 if TYPE_CHECKING:
     from runner.engines.guides.compile import GuideCompiler
 
+log = logging.getLogger("cog_triton.engine")
 _MAX_NUM_TOKENS = 8192
 _MAX_BATCH_SIZE = 2048
 """The library's defaults."""
@@ -51,7 +53,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason) from exc
     # MPI, CUDA or the driver is missing, an argument is refused, or the memory is too small.
     except Exception as exc:
-        reason = f"{type(exc).__name__}: {str(exc).strip()}"
+        reason = f"{type(exc).__name__}: {' '.join(str(exc).split())}"
         raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason) from exc
     scheduler = arguments.get("scheduler_config") or {}
     ready = Ready(
@@ -59,7 +61,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         vocab_size=vocab_size,
         max_sequence_length=max_seq_len,
         max_batch_size=arguments.get("max_batch_size") or _MAX_BATCH_SIZE,
-        guide_types=() if guides is None else GUIDE_TYPES,
+        guide_types=GUIDE_TYPES if backend else (),
         takes_priority=scheduler.get("waiting_queue_policy") == "priority",
     )
     is_chunked = bool(arguments.get("enable_chunked_prefill"))
@@ -78,9 +80,12 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
 
 def _open_guides(engine_dir: Path) -> "tuple[GuideCompiler | None, int | None]":
     """Return the compiler that checks guides, and the token that ends a guided output."""
-    from runner.engines.guides.compile import open_guides
+    guides = None
+    try:
+        from runner.engines.guides.compile import open_guides
 
-    guides = open_guides(engine_dir)
-    if guides is None:
-        return None, None
+        guides = open_guides(engine_dir)
+    # TensorRT-LLM 1.2 has llguidance 0.7.29, which lacks what the check needs.
+    except (ImportError, TypeError) as exc:
+        log.warning("guides are not checked before TensorRT-LLM gets them: %s", exc)
     return guides, tokenizer_end_id(engine_dir, Tokenizer.from_file(str(engine_dir / "tokenizer.json")))

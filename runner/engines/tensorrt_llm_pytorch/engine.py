@@ -53,7 +53,7 @@ class LlmApiEngine:
         guide_backend: str = "",
         guide_end_id: int | None = None,
     ) -> None:
-        """Initialize. ``adapters``: the library's LoRA requests by name."""
+        """Initialize. ``adapters``: the library's LoRA requests by name. ``guides`` checks guides."""
         self._llm = llm
         self._sink = sink
         self.ready = ready
@@ -63,8 +63,9 @@ class LlmApiEngine:
         self._guide_backend = guide_backend
         self._guide_end_id = guide_end_id
         self._running: dict[int, Running] = {}
-        self._new: list[tuple[int, list[int]]] = []
-        self._new_log_probs: list[tuple[int, list[TokenLogProb]]] = []
+        # One entry for each request: it may have made several steps meanwhile.
+        self._new: dict[int, list[int]] = {}
+        self._new_log_probs: dict[int, list[TokenLogProb]] = {}
         self._statistics = Statistics(active=0, queued=0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -79,15 +80,15 @@ class LlmApiEngine:
             self._sink.failed(request.request_id, error)
             return
         self._running[request.request_id] = Running(request, self._guide_end_id)
-        if request.guide is None:
-            self._loop.call_soon_threadsafe(self._start, request, None)
-            return
-        assert self._guides is not None, "the engine server rejects guides that Ready does not list"
 
-        def compiled(answer: Follower | CodedError | None) -> None:
-            self._loop.call_soon_threadsafe(self._start, request, answer)
+        def start(guide: Follower | CodedError | None) -> None:
+            self._loop.call_soon_threadsafe(self._start, request, guide)
 
-        self._guides.submit(request.guide, compiled, partial(self._running.__contains__, request.request_id))
+        if request.guide is None or self._guides is None:
+            start(None)
+        else:
+            is_wanted = partial(self._running.__contains__, request.request_id)
+            self._guides.submit(request.guide, start, is_wanted)
 
     def cancel(self, request_id: int) -> None:
         self._loop.call_soon_threadsafe(self._cancel, request_id)
@@ -117,7 +118,7 @@ class LlmApiEngine:
         raise InvalidTensor(name="lora_name", expected=expected, value=request.lora_name)
 
     def _start(self, request: Submit, guide: Follower | CodedError | None) -> None:
-        """Give the request to the library. ``guide``: its compiled guide, or the error."""
+        """Give the request to the library. ``guide``: what the check of its guide made, or the error."""
         running = self._running.get(request.request_id)
         if running is None:  # It was cancelled.
             return
@@ -126,10 +127,8 @@ class LlmApiEngine:
             return
         try:
             parameters = sampling_params(request, self.ready.vocab_size, self._guide_end_id)
-            if request.guide is not None and guide is not None:
-                parameters.guided_decoding = guided_decoding(
-                    request.guide, guide.grammar, self._guide_backend
-                )
+            if request.guide is not None:
+                parameters.guided_decoding = guided_decoding(request.guide, self._guide_backend)
             # NOTE: earlier versions do not have all of these arguments: they get what the request needs.
             more = {"lora_request": self._adapter(request), "cache_salt": request.cache_salt}
             if request.priority:
@@ -165,21 +164,21 @@ class LlmApiEngine:
         if tokens:
             if not self._new:  # The other requests' tokens of this step are ready, too.
                 self._loop.call_soon(self._flush)
-            self._new.append((running.request_id, tokens))
+            self._new.setdefault(running.request_id, []).extend(tokens)
         if log_probs:
-            self._new_log_probs.append((running.request_id, log_probs))
+            self._new_log_probs.setdefault(running.request_id, []).extend(log_probs)
         if is_stopped:
             running.aborted_for = "stop"
             running.result.abort()
 
     def _flush(self) -> None:
         """Report all tokens since the last call."""
-        log_probs, self._new_log_probs = self._new_log_probs, []
-        tokens, self._new = self._new, []
+        log_probs, self._new_log_probs = self._new_log_probs, {}
+        tokens, self._new = self._new, {}
         if log_probs:
-            self._sink.log_probs(log_probs)
+            self._sink.log_probs(log_probs.items())
         if tokens:
-            self._sink.tokens(tokens)
+            self._sink.tokens(tokens.items())
 
     def _cancel(self, request_id: int) -> None:
         running = self._running.get(request_id)

@@ -13,7 +13,6 @@ from tensorrt_llm import SamplingParams
 from tensorrt_llm.llmapi import GuidedDecodingParams
 
 from errors.requests import PromptTooLong, UnsupportedArgument
-from runner.engines.guides.schemas import schema_in
 from runner.engines.protocol.messages import (
     ANY_JSON,
     MIN_LOG_PROB,
@@ -102,16 +101,19 @@ def engine_stop_ids(request: Submit) -> list[int]:
     return [] if request.min_tokens else [word[0] for word in request.stop_words if len(word) == 1]
 
 
-def guided_decoding(guide: Guide, grammar: str, backend: str) -> GuidedDecodingParams:
-    """Make the guide's parameters. ``grammar``: the guide as llguidance compiled it to check it."""
-    has_llguidance = backend == "llguidance"
+def guided_decoding(guide: Guide, backend: str) -> GuidedDecodingParams:
+    """Make the guide's parameters. Raises ValueError for a grammar that can't be converted."""
     match guide:
         case Guide(type="json" | "json_schema", text=text):
-            return GuidedDecodingParams(json=schema_in(grammar) if has_llguidance else text or ANY_JSON)
+            return GuidedDecodingParams(json=text or ANY_JSON)
         case Guide(type="regex", text=text):
             return GuidedDecodingParams(regex=text)
+    if backend != "llguidance":
+        return GuidedDecodingParams(grammar=guide.text)
+    from llguidance import grammar_from
+
     # NOTE: with llguidance the library takes a grammar in Lark, not in GBNF.
-    return GuidedDecodingParams(grammar=grammar if has_llguidance else guide.text)
+    return GuidedDecodingParams(grammar=grammar_from("ebnf", guide.text))
 
 
 def relative_priority(priority: int) -> float:
@@ -162,7 +164,9 @@ class Running:
         new = self._tokens[start:]
         if self._num_top is None:
             return new, [], is_stopped
-        rows = output.logprobs[start : start + len(new)]
+        # NOTE: the list ends with the last token. Whether it begins with the first depends on the version.
+        first = start + len(output.logprobs) - len(output.token_ids)
+        rows = output.logprobs[first : first + len(new)]
         log_probs = [_token_log_prob(*pair, self._num_top) for pair in zip(new, rows, strict=True)]
         return new, log_probs, is_stopped
 

@@ -51,9 +51,10 @@ class Recorded(Listening):
 def started(
     directory: Path, folder: Path, fault: str = "", **options: str
 ) -> Iterator[EngineServerUnderTest]:
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     environment = {"LLM_API_RECORD": str(folder), "LLM_API_FAULT": fault}
-    python = make_python(folder / "python", sys.executable, LIBRARY)
+    # The folder may have packages, too.
+    python = make_python(folder / "python", sys.executable, Path(f"{LIBRARY}:{folder}"))
     server = EngineServerUnderTest(KIND, directory, options, folder, environment=environment, python=python)
     try:
         yield server

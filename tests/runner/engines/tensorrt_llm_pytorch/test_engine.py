@@ -78,6 +78,23 @@ def test_a_cancelled_request_ends_when_the_library_has_ended_it(engine: Recorded
     assert engine.ends(1) == ["cancelled"]
 
 
+def test_each_of_many_requests_ends_once_and_has_its_own_tokens(engine: Recorded) -> None:
+    ids = range(1000, 1100)
+    for request_id in ids:
+        stop = [[request_id % 7, request_id % 5]]
+        prompt = [request_id % 7, request_id % 5, request_id % 3]
+        engine.send(Submit(request_id, prompt, 100, GREEDY, stop_words=stop if request_id % 2 else []))
+        if request_id % 3 == 0:
+            engine.cancel(request_id)
+    for request_id in ids:
+        end, tokens = engine.wait_for_end(request_id), engine.tokens(request_id)
+        expected = [request_id % 7, request_id % 5, request_id % 3] * 34
+        assert tokens == expected[: len(tokens)]
+        assert end in ("cancelled", "stop" if request_id % 2 else "length")
+        assert end == "cancelled" or len(tokens) == (2 if request_id % 2 else 100)
+    assert [engine.ends(request_id) for request_id in ids if len(engine.ends(request_id)) != 1] == []
+
+
 def test_log_probabilities_are_those_of_the_tokens_and_of_the_likeliest(engine: Recorded) -> None:
     request = Submit(11, [5, 6], 3, GREEDY, wants_log_probs=True, num_top_log_probs=2)
     assert engine.answer(request) == ([5, 6, 5], "length")

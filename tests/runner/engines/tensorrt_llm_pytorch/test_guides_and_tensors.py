@@ -40,13 +40,22 @@ def test_guides_are_handed_over_as_the_backend_wants_them(tmp_path: Path, backen
     any_json, schema, regex, grammar = (each["guided_decoding"] for each in given)
     assert [each["stop_token_ids"] for each in given] == [[END_ID]] * 4
     assert "object" in any_json["json"]
-    assert ("x-guidance" in schema["json"]) == (backend == "llguidance")
-    assert (schema["json"] == SCHEMA) == (backend == "xgrammar")
+    assert schema["json"] == SCHEMA
     assert regex["regex"] == "a+"
     assert ("root ::=" in grammar["grammar"]) == (backend == "xgrammar")
     assert "start:" in grammar["grammar"] or backend == "xgrammar"
     assert "E1105" in wrong
     assert ended == ([5, END_ID], "end")
+
+
+def test_guides_are_not_checked_where_llguidance_is_too_old(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path / "engine", guided_decoding_backend="xgrammar")
+    save_byte_tokenizer(directory)
+    (tmp_path / "run" / "llguidance").mkdir(parents=True)
+    (tmp_path / "run" / "llguidance" / "__init__.py").write_text("")
+    with running(directory, tmp_path / "run") as client:
+        assert client.answer(Submit(1, [5], 2, GREEDY, guide=Guide("regex", "(")))[1] == "length"
+        assert client.request()["sampling_params"]["guided_decoding"]["regex"] == "("
 
 
 def test_a_logit_bias_is_a_tensor_of_the_whole_vocabulary(tmp_path: Path) -> None:
