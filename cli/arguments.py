@@ -87,6 +87,15 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         help="address to listen on; default: 127.0.0.1, but TRITON_HOST and OPENAI_HOST where they are set",
     )
     parser.add_argument("--port", help="Cog's port (default: PORT or 5000)")
+    parser.add_argument("--nodes", help="machines that hold the engine together (default: NODES or 1)")
+    parser.add_argument(
+        "--node-rank", metavar="RANK", help="this machine among them: 0 serves (default: NODE_RANK or 0)"
+    )
+    parser.add_argument(
+        "--head",
+        metavar="HOST[:PORT]",
+        help="where the machine of rank 0 listens for the others (default: HEAD_ADDRESS)",
+    )
 
 
 def _api(parser: argparse.ArgumentParser) -> None:

@@ -28,6 +28,8 @@ from runner.settings.settings import Settings, load_settings
 from runner.triton_server.front.supervisor import triton_listeners
 
 LOOKING_UP = "looking up the model"
+_OPTIONS = {"PORT": "port", "NODES": "nodes", "NODE_RANK": "node_rank", "HEAD_ADDRESS": "head"}
+"""Options that set variables."""
 _HOSTS = ("TRITON_HOST", "OPENAI_HOST")
 DEMO_DIR = SOURCE_ROOT / ".demo" if IS_CHECKOUT else cache_folder() / "demo"
 EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "tiny" / "config.yaml"
@@ -104,18 +106,23 @@ def check_all_ports_free(settings: Settings, host: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     extra = dict.fromkeys(_HOSTS, options.host) if options.host else on_loopback(os.environ)
-    if options.port is not None:
-        extra["PORT"] = options.port
-    with named_by_option(options, PORT="port"):
+    given = {name: getattr(options, option) for name, option in _OPTIONS.items()}
+    extra |= {name: value for name, value in given.items() if value is not None}
+    with named_by_option(options, **_OPTIONS):
         settings = load_settings({**os.environ, **extra})
-    check_all_ports_free(settings, options.host or LOOPBACK)
+    host, port = options.host or LOOPBACK, settings.cog.port
+    if settings.node_rank == 0:
+        check_all_ports_free(settings, host)
     named = options.model or settings.weights or os.environ.get("ENGINE_DIR") or settings.model_id
     engine = make_engine(str(named or EXAMPLE), options.kind)
     extra |= engine_environment(engine)
     manifest = read_manifest(engine)
     extra |= python_environment(manifest.engine_kind)
-    print(describe(manifest))
-    host, port = options.host or LOOPBACK, settings.cog.port
+    print(describe(manifest), flush=True)
+    if settings.node_rank > 0:
+        from runner.follower.run import follow
+
+        return follow(load_settings({**os.environ, **extra}), host)
     log_path = settings.cache_dir / "logs" / f"runner-{port}.log"
     grace_s = settings.stop_grace_s
     server = CogServer("runner", host=host, port=port, log_path=log_path, extra=extra, stop_grace_s=grace_s)

@@ -7,6 +7,7 @@ module that is imported only where such an engine runs:
     prepare(options) -> None                     with ``prepares``: begin without the engine's files
     num_ranks(engine_dir) -> int                 with ``has_ranks``: how many processes mpirun starts
     follow(engine_dir, options) -> None          with ``has_ranks``: work as a rank that does not lead
+    join(engine_dir, options, on_ready, broken)  of ``follower``: hold a node's ranks
 
 A builder module has ``KEYS``, the build config's keys for its kind, and ``Plan``, a builder.steps.EnginePlan.
 """
@@ -91,6 +92,8 @@ class Kind:
     """True if its loop needs Python's lock, so that it would hold up the engine server."""
     has_ranks: bool = False
     """True if an engine on several GPUs is a process for each, started by mpirun."""
+    follower: str | None = None
+    """Module with its ``join``; None: it runs on one machine."""
     libraries: tuple[str, ...] = ()
     """Packages that take long to import."""
     prepares: bool = False
@@ -185,6 +188,7 @@ _ROWS = (
     Kind(
         name="vllm",
         adapter="runner.engines.vllm.adapter",
+        follower="runner.engines.vllm.follower",
         builder="builder.kinds.vllm",
         image="cog-triton-runner-vllm",
         image_sms=(80, 86, 89, 90, 100, 103, 120),

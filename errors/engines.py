@@ -84,6 +84,24 @@ class VllmOrderFailed(CodedError):
     template = "vLLM failed to {action} ({reason}); see Triton's log."
 
 
+class NodeRefused(CodedError):
+    code = "E2207"
+    summary = "A machine can't join an engine on several machines: its configuration or its rank is wrong"
+    template = (
+        "Node {rank} can't join the head ({reason}); start all nodes with the same engine, settings and "
+        "versions, and each with a NODE_RANK of its own."
+    )
+
+
+class NodesMissing(CodedError):
+    code = "E2208"
+    summary = "The machines of an engine on several machines did not meet in time"
+    template = (
+        "The nodes of the engine did not meet within {timeout_s:g} s (engine_start_timeout_s in the server "
+        "configuration): {reason}; start all NODES, and check HEAD_ADDRESS and the network between them."
+    )
+
+
 class RequestRefused(CodedError):
     code = "E2401"
     summary = "TensorRT-LLM rejected this request or failed on it"

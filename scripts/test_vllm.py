@@ -21,7 +21,8 @@ from scripts.environment import ROOT, InstallationFailed, say
 
 _PINNED, _OTHER = ROOT / ".venv-vllm-cpu", ROOT / ".venv-vllm-other"
 _FOLDER = "tests/runner/engines/vllm"
-_INTERFACE, _CORE = f"{_FOLDER}/test_interface.py", f"{_FOLDER}/test_real_core.py"
+_INTERFACE = f"{_FOLDER}/test_interface.py"
+_CORE = f"{_FOLDER}/test_real_core.py", f"{_FOLDER}/test_real_nodes.py"
 _PLATFORM = ROOT / "tests" / "standins" / "vllm_platform"
 # Prints what this vLLM asks for of the packages that are there; torch's CPU build stays.
 _ASKED = """
@@ -44,7 +45,7 @@ def main(version: str = "") -> int:
         return status
     variables = {**os.environ, "VLLM_PYTHON": str(_python(_PINNED))}
     interface = _test_interface(_PINNED)
-    core = subprocess.run([sys.executable, "-m", "pytest", _CORE], cwd=ROOT, env=variables)
+    core = subprocess.run([sys.executable, "-m", "pytest", *_CORE], cwd=ROOT, env=variables)
     try:
         _test_other(version)
     except InstallationFailed as error:

@@ -29,6 +29,7 @@ _DECIDED = by_name(
             "data_parallel_multi_port_external_lb data_parallel_rank data_parallel_rpc_port "
             "data_parallel_size data_parallel_size_local data_parallel_start_rank"
         ),
+        "set NODES, NODE_RANK and HEAD_ADDRESS of the runner": "nnodes node_rank master_addr master_port",
         "set VLLM_LOGGING_LEVEL of the runner": "log_config_file log_level logging_config",
     }
 )

@@ -86,13 +86,17 @@ def known_engine(shape: str, python: str, folder: Path, workloads: Sequence[Work
     return Engine(opened, _VLLM, python, folder / "cache" / "engine_cache", config["vocab_size"])
 
 
-def standin_engine(python: str, folder: Path) -> Engine:
-    """Make the tiny model's engine without a GPU: the next token is the next id; a step takes what is set."""
+def standin_engine(python: str, folder: Path, **more: object) -> Engine:
+    """Make the tiny model's engine without a GPU: the next token is the next id; a step takes what is set.
+
+    ``more``: vLLM's arguments.
+    """
     arguments = {
         "max_num_seqs": 256,
         "max_model_len": 1024,
         "max_num_batched_tokens": 8192,
         "distributed_executor_backend": "tests.standins.vllm_executor.StandInExecutor",
+        **more,
     }
     opened = built_engine(folder, Path("examples/tiny/model"), arguments)
     size = json.loads((opened / "config.json").read_text())["vocab_size"]

@@ -43,12 +43,15 @@ def warn_of_concurrency(settings: CogSettings, log: Log) -> None:
 
 def warn_of_open_port(environment: Mapping[str, str], arguments: Sequence[str], port: int, log: Log) -> None:
     """Cog's server has no keys, which an operator who sets API_KEYS may not expect."""
+    has_keys = any(environment.get(name) for name in ("API_KEYS", "OPENAI_API_KEYS"))
+    if has_keys and (warning := open_port_warning(_host(arguments), port)):
+        log(warning)
+
+
+def _host(arguments: Sequence[str]) -> str:
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--host", default=_ANY_HOST)
-    host = options.parse_known_args(arguments)[0].host
-    has_keys = any(environment.get(name) for name in ("API_KEYS", "OPENAI_API_KEYS"))
-    if has_keys and (warning := open_port_warning(host, port)):
-        log(warning)
+    return str(options.parse_known_args(arguments)[0].host)
 
 
 def switch_tracing_on(environment: MutableMapping[str, str]) -> None:
@@ -61,6 +64,10 @@ def switch_tracing_on(environment: MutableMapping[str, str]) -> None:
 
 
 def main() -> None:
+    if os.environ.get("NODE_RANK", "0") != "0":
+        from runner.follower.run import main as follow  # Few runners are not the head.
+
+        follow(_host(sys.argv[1:]))
     log = log_in(os.environ.get(LOG_FORMAT))
     try:
         settings = load_cog_settings(os.environ)

@@ -40,6 +40,14 @@ def _zmq_endpoint(endpoint: str) -> str:
     return endpoint
 
 
+def _head_address(value: object) -> object:
+    match = _HEAD.fullmatch(value) if isinstance(value, str) else None
+    port = int(match["port"] or HEAD_PORT) if match is not None else 0
+    if match is None or not 1 <= port <= HIGHEST_PORT:
+        raise ValueError(f"HOST[:PORT] of the head, port {HEAD_PORT} by default")
+    return f"{match['host']}:{port}"
+
+
 def _generation_config(value: object) -> object:
     if not isinstance(value, str) or value in ("auto", "none"):
         return value
@@ -52,6 +60,9 @@ def _generation_config(value: object) -> object:
 
 HIGHEST_PORT = 65535
 _ZMQ_ENDPOINT = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc:///\S+")
+HEAD_PORT = 29500
+_HEAD = re.compile(r"(?P<host>[\w.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?")
+HeadAddress = Annotated[str, BeforeValidator(_head_address)]
 GenerationConfig = Annotated[str | dict[str, Any], BeforeValidator(_generation_config)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 Paths = Annotated[tuple[DirectoryPath, ...], BeforeValidator(_texts)]

@@ -25,6 +25,7 @@ from runner.settings.fields import (
     URL,
     Address,
     GenerationConfig,
+    HeadAddress,
     Port,
     Program,
     Seconds,
@@ -223,6 +224,19 @@ class Settings(APISettings, BaseModel):
         "KV_EVENTS_REPLAY", None, "beside KV_EVENTS: ZeroMQ endpoint for missed events"
     )
     kv_events_topic: str = variable("KV_EVENTS_TOPIC", "", "topic of the events of KV_EVENTS")
+    nodes: int = variable("NODES", 1, "number of machines that hold the engine together (docs/vllm.md)", ge=1)
+    node_rank: int = variable(
+        "NODE_RANK",
+        0,
+        "number of this machine among NODES: 0 is the head, which serves; the others hold ranks only",
+        ge=0,
+    )
+    head_address: HeadAddress | None = variable(
+        "HEAD_ADDRESS",
+        None,
+        "HOST[:PORT] of the head in the network between NODES, where it listens for the others; "
+        "default port: 29500",
+    )
     chat_template: FilePath | None = variable(
         "CHAT_TEMPLATE", None, "file of the chat template (Jinja); default: the tokenizer's own"
     )
@@ -246,6 +260,21 @@ class Settings(APISettings, BaseModel):
         if self.is_telemetry_disabled or not (self.otlp_traces_endpoint or self.otlp_endpoint):
             return None
         return self.otlp_traces_endpoint or f"{str(self.otlp_endpoint).rstrip('/')}/v1/traces"
+
+    def node_options(self, start_timeout_s: float) -> dict[str, str]:
+        """Return the options of an engine on several machines; none on one. ``start_timeout_s``: its own."""
+        if self.nodes == 1:
+            return {}
+        return {
+            "nodes": str(self.nodes),
+            "node_rank": str(self.node_rank),
+            "head_address": str(self.head_address),
+            "nodes_timeout_s": str(start_timeout_s),
+        }
+
+    def engine_start_timeout_s(self, start_timeout_s: float) -> float:
+        """Return the limit of an engine's start. On several machines, it first waits for the others."""
+        return start_timeout_s * (1 if self.nodes == 1 else 2)
 
     @property
     def kv_events_config(self) -> dict[str, Any] | None:
@@ -319,6 +348,7 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
     settings = checked(Settings, values, old_names)
     _check_template(settings.prompt_template)
     _check_ports(settings)
+    _check_nodes(settings)
     if not {"", *settings.api_keys}.issuperset(settings.min_priority):
         expected = "numbers for keys that are in API_KEYS"
         raise InvalidSetting(name="MIN_PRIORITY", expected=expected, value=HIDDEN)
@@ -331,6 +361,14 @@ def _check_template(template: str) -> None:
     except CodedError as exc:
         expected = "a Python format string with the field {prompt} and, at most, {system_prompt}"
         raise InvalidSetting(name="PROMPT_TEMPLATE", expected=expected, value=template) from exc
+
+
+def _check_nodes(settings: Settings) -> None:
+    if settings.node_rank >= settings.nodes:
+        expected = f"less than NODES, which is {settings.nodes}"
+        raise InvalidSetting(name="NODE_RANK", expected=expected, value=settings.node_rank)
+    if settings.nodes > 1 and settings.head_address is None:
+        raise InvalidSetting(name="HEAD_ADDRESS", expected="HOST[:PORT] of the head of NODES", value="")
 
 
 def _check_ports(settings: Settings) -> None:

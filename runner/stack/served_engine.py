@@ -99,6 +99,9 @@ def check_servable(settings: Settings, manifest: Manifest) -> None:
     if settings.kv_events is not None and not supports(manifest.engine_kind, "kv_events"):
         expected = f"unset, because engines of the kind {manifest.engine_kind} publish no KV events"
         raise InvalidSetting(name="KV_EVENTS", expected=expected, value=settings.kv_events)
+    if settings.nodes > 1 and KINDS[manifest.engine_kind].follower is None:
+        expected = f"1 with an engine of kind {manifest.engine_kind}, which runs on one machine"
+        raise InvalidSetting(name="NODES", expected=expected, value=settings.nodes)
     # NVIDIA's C++ backend brings a TensorRT-LLM of its own.
     has_own_library = cpp_backend_dir(settings.triton_backend_dir) is not None
     if settings.server.get(SLOT, {}).get("triton_backend") == CPP_BACKEND and not has_own_library:

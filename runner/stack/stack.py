@@ -144,7 +144,7 @@ class EngineStack:
     async def _start_engine_server(self, engine: Engine, rendered: Rendered) -> EngineClient:
         """Start the engine server and return this process's client of it."""
         settings, engine_kind = self._settings, engine.manifest.engine_kind
-        options = dict(rendered.options)
+        options = {**rendered.options, **settings.node_options(rendered.start_timeout_s)}
         if settings.kv_events_config is not None:
             options[KV_EVENTS_OPTION] = json.dumps(settings.kv_events_config)
         start = EngineStart(
@@ -165,7 +165,7 @@ class EngineStack:
             client,
             self._log,
             self.failure_log().add,
-            start_timeout_s=rendered.start_timeout_s,
+            start_timeout_s=settings.engine_start_timeout_s(rendered.start_timeout_s),
         )
         await self._exits.enter_async_context(client)
         self._start(self.engine)

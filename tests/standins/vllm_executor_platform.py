@@ -44,6 +44,10 @@ class StandInPlatform(Platform):  # type: ignore[misc]
         if vllm_config.cache_config.block_size is None:
             vllm_config.cache_config.block_size = _BLOCK_TOKENS
 
+    @classmethod
+    def set_device(cls, device: torch.device) -> None:
+        """There is none."""
+
     def is_sleep_mode_available(self) -> bool:
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,8 @@ from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.arrival import await_arrival
 from runner.engines.server.start import EngineStart
 from runner.supervision.tuning import uncollected
+
+log = logging.getLogger("cog_triton.engine")
 
 
 @contextmanager
@@ -51,6 +54,14 @@ def load_engine(start: EngineStart, sink: Sink) -> EngineAdapter:
             start.engine_dir, sink, start.options
         )
         return engine
+
+
+def keep_bytecode_of(start: EngineStart) -> None:
+    """Keep the bytecode of the kind's libraries in the engine's cache, where that is needed."""
+    if cache_dir := start.options.get("engine_cache_dir"):
+        folder = Path(cache_dir) / "bytecode"
+        if keep_bytecode(find_kind(start.engine_kind).libraries, folder):
+            log.info("libraries came without bytecode: it is kept in %s", folder)
 
 
 def keep_bytecode(packages: Iterable[str], folder: Path) -> bool:

@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from engine.kinds import find_kind
@@ -24,7 +23,7 @@ from runner.engines.protocol.arrival import await_arrival
 from runner.engines.protocol.options import integer, parse_options
 from runner.engines.server.child import ChildEngine
 from runner.engines.server.clients import Clients
-from runner.engines.server.loading import keep_bytecode, load_engine, start_errors
+from runner.engines.server.loading import keep_bytecode_of, load_engine, start_errors
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
 from runner.engines.server.start import EngineStart
@@ -41,10 +40,7 @@ log = logging.getLogger("cog_triton.engine")
 def load(start: EngineStart, sink: Sink, exit_reason: ExitReason) -> EngineAdapter:
     """Load the engine, in this process or in others."""
     kind = find_kind(start.engine_kind)
-    if cache_dir := start.options.get("engine_cache_dir"):
-        folder = Path(cache_dir) / "bytecode"
-        if keep_bytecode(kind.libraries, folder):
-            log.info("libraries came without bytecode: it is kept in %s", folder)
+    keep_bytecode_of(start)
     if kind.runs_in_child:
         return ChildEngine(start, sink, exit_reason)
     if kind.has_ranks:

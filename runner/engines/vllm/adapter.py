@@ -55,12 +55,17 @@ def _import() -> None:
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdapter:
     """Start vLLM on the engine. ``options``: see ``arguments``, and ``engine_cache_dir``.
 
-    Raises InvalidSetting, EngineStartFailed, MissingRequirement, PoolingUnsupported, VllmMissing,
-    VllmArgumentsRefused, VllmStartFailed.
+    Raises InvalidSetting, EngineStartFailed, MissingRequirement, NodesMissing, PoolingUnsupported,
+    VllmMissing, VllmArgumentsRefused, VllmStartFailed.
     """
     pooling = read_pooling(engine_dir)
     arguments = read_arguments(engine_dir, options)
     end_id = guide_end_id(engine_dir)
+    is_serving = threading.Event()
+    if "nodes" in options:
+        from runner.engines.vllm.nodes import lead  # Few engines have several nodes.
+
+        arguments |= lead(engine_dir, options, arguments, sink.broken, is_serving.is_set)
     prepare_environment(arguments, options.get("engine_cache_dir"))
     if _importing is not None:
         _importing.join()
@@ -96,7 +101,9 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         max_running_adapters=0 if lora is None else lora.max_loras,
     )
     has_drafts = config.speculative_config is not None
-    return VllmEngine(client, sink, ready, adapters, guides, end_id, pooling, has_drafts=has_drafts)
+    engine = VllmEngine(client, sink, ready, adapters, guides, end_id, pooling, has_drafts=has_drafts)
+    is_serving.set()
+    return engine
 
 
 def _open_guides(engine_dir: Path) -> "GuideCompiler | None":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -105,16 +105,36 @@ def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> Vl
 
 def start(config: VllmConfig) -> Client:
     """Start the engine core and wait until it is ready. Raises VllmStartFailed with the root cause."""
+    with _start_errors() as root_cause, becomes_core():
+        return Client(config, root_cause)
+
+
+def start_ranks(config: VllmConfig) -> Callable[[], str]:
+    """Start the ranks of a node that is not the head. Return a function that waits until one ends, and why.
+
+    Raises VllmStartFailed with the root cause.
+    """
+    with _start_errors() as root_cause:
+        executor = Executor.get_class(config)(config, monitor_workers=False)
+
+    def wait() -> str:
+        executor.start_worker_monitor(inline=True)
+        return _one_line(root_cause.first() or "a rank ended")
+
+    return wait
+
+
+@contextmanager
+def _start_errors() -> Iterator[RootCause]:
+    """Provide a context whose errors become VllmStartFailed."""
     root_cause = RootCause()
     write_root_cause()
     try:
-        with becomes_core():
-            client = Client(config, root_cause)
+        yield root_cause
     except Exception as exc:
         reason = _one_line(root_cause.first() or f"{type(exc).__name__}: {exc}")
         raise VllmStartFailed(reason=reason, remedy=_remedy(reason)) from exc
     root_cause.clear()
-    return client
 
 
 def _one_line(text: str) -> str:
