@@ -68,6 +68,7 @@ def test_custom_resources(schemas: dict[tuple[str, str], Document], tmp_path: Pa
     zero = with_components(tmp_path / "zero", "cpu", "scale-to-zero")
     kinds = ("ServingRuntime", "InferenceService", "ScaledObject", "PodMonitor")
     found = [of_kind((*built(KUBERNETES / "kserve"), *more), kind) for kind in kinds]
+    found.append(of_kind(built(KUBERNETES / "leader-worker-set"), "LeaderWorkerSet"))
     for document in (*found, *(of_kind(zero, kind) for kind in ("ScaledObject", "InterceptorRoute"))):
         _check(document, schemas)
         with pytest.raises(jsonschema.ValidationError):
