@@ -18,7 +18,6 @@ COMMANDS = {
     "peers": ("perf.peers.command", "put the same load on our servers, on vLLM's, and on several engines"),
     "fleet": ("perf.fleet", "servers behind a router: one is killed, one is added, one is drained"),
     "load": ("perf.load.command", "load test of one server"),
-    "real-model": ("perf.model.real_model", "a real model beside transformers' own generate"),
 }
 """Module and help. The module is imported when it is run; its ``main(arguments)`` returns the exit status."""
 

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import urllib3
@@ -31,9 +30,9 @@ from engine.machine.description import machine
 from engine.machine.processes import session_members
 from errors.requests import InvalidInput
 from perf.engines import paced_engine
-from perf.load.clients import run
+from perf.load.generator import run
 from perf.load.plan import Plan
-from perf.load.summary import Summary, summarize
+from perf.load.summary import summarize
 from perf.options import Options
 from perf.peers.engine import Engine
 from perf.peers.requests import Prompts
@@ -54,6 +53,8 @@ _METRICS_AGE_S = 1.5
 """Age of a server's metrics at most."""
 _KILL = "B is killed (SIGKILL)"
 _QUIET = {"COG_LOG_LEVEL": "warning"}
+_HEAD = ["", "requests", *(f"by {each}" for each in "ABC"), "cut", "lost", "cached"]
+_HEAD += ["first token, ms", "longest gap, ms"]
 _REQUESTS, _CACHED = "cog_triton_slot_requests_total", "cog_triton_cached_input_tokens_total"
 
 
@@ -81,54 +82,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-@dataclass
-class _Server:
-    """A server, and what it told last."""
-
-    stack: Stack
-    is_running: bool = True
-    requests: float = 0.0
-    cached_tokens: float = 0.0
-
-    def ask(self) -> None:
-        """Read its metrics. A server that is gone has told all that it will tell."""
-        with suppress(urllib3.exceptions.HTTPError):
-            answer = urllib3.request("GET", f"{self.stack.openai_url}/metrics", timeout=2, retries=False)
-            values = dict(_SAMPLE.findall(answer.data.decode()))
-            self.requests = float(values.get(_REQUESTS, self.requests))
-            self.cached_tokens = float(values.get(_CACHED, self.cached_tokens))
-
-
-@dataclass(frozen=True)
-class _Phase:
-    """Figures of one phase. ``cut``: requests that were running when a server was killed, and failed."""
-
-    title: str
-    summary: Summary
-    requests: dict[str, int]
-    """Requests by server."""
-    cut: int
-    lost: int
-    cached: float
-
-    @property
-    def total(self) -> int:
-        return self.summary.requests
-
-    def cells(self, servers: Sequence[str]) -> list[str]:
-        first, gap = self.summary.first_token_s, self.summary.gap_s
-        return [
-            self.title,
-            str(self.total),
-            *(str(self.requests.get(each, "")) for each in servers),
-            str(self.cut),
-            str(self.lost),
-            f"{self.cached:.0%}",
-            f"{1000 * first.p50:.0f}/{1000 * first.p99:.0f}" if first else "-",
-            f"{1000 * gap.max:.0f}" if gap else "-",
-        ]
-
-
 class _Demo:
     """Servers by name, behind one router."""
 
@@ -139,8 +92,11 @@ class _Demo:
         engine_folder = paced_engine(folder, _TOKENS_PER_SECOND)
         self._engine = Engine(engine_folder, "paced", "", folder)
         self._words = Words(Tokenizer.from_file(str(engine_folder / "tokenizer.json")))
-        self._servers: dict[str, _Server] = {}
-        self._phases: list[_Phase] = []
+        self._stacks: dict[str, Stack] = {}
+        self._metrics: dict[str, dict[str, float]] = {}
+        """Values that each server told last."""
+        self._rows: list[list[str]] = []
+        self._totals = Counter[str]()
         self._router: Router
 
     def run(self) -> int:
@@ -148,22 +104,17 @@ class _Demo:
         for each in "AB":
             self._start(each)
         name, policy = self._options.router, self._options.policy
-        urls = [each.stack.openai_url for each in self._servers.values()]
+        urls = [each.openai_url for each in self._stacks.values()]
         self._router = self._exits.enter_context(router(name, urls, self._folder / name, "--policy", policy))
         self._line.say(f"{name} ({policy}) at {self._router.url}, {self._options.streams} streams")
         self._phase("A and B serve")
         self._phase(_KILL, self._kill)
         self._phase("C is added", self._add)
-        self._phase("A is drained (SIGTERM)", self._drain)
+        self._phase("A is drained (SIGTERM)", lambda: os.kill(self._stacks["A"].session, signal.SIGTERM))
         self._phase("C serves")
         self._line.show("stopping the servers")
-        columns = ("cut", "lost", "cached", "first token, ms", "longest gap, ms")
-        head = ["", "requests", *(f"by {each}" for each in self._servers), *columns]
-        rows = [each.cells(list(self._servers)) for each in self._phases]
-        self._line.say(f"\n{machine()}; first token: p50/p99\n\n{table(head, rows)}\n")
-        total, cut, lost = (
-            sum(getattr(each, name) for each in self._phases) for name in ("total", "cut", "lost")
-        )
+        self._line.say(f"\n{machine()}; first token: p50/p99\n\n{table(_HEAD, self._rows)}\n")
+        total, cut, lost = (self._totals[each] for each in ("requests", "cut", "lost"))
         self._line.say(
             f"{total} requests, each answer compared with the known text. {cut} were cut: they ran on B when "
             f"it was killed, and their clients saw that. Lost otherwise: {lost or 'nothing'}."
@@ -178,26 +129,32 @@ class _Demo:
         target = Prompts(endpoint, prompts, self._words.tokenizer)
         streams, most = self._options.streams, len(prompts)
         plan = Plan("concurrency", streams, seconds, most_requests=most, timeout_s=_TIMEOUT_S)
-        before = {name: replace(each) for name, each in self._servers.items()}
+        before = {name: dict(each) for name, each in self._metrics.items()}
         began_s, changed_s = time.perf_counter(), math.inf
         loading = self._pool.submit(run, plan, target)
         while not loading.done():
             if change and time.perf_counter() - began_s > seconds / 3:
                 change()
                 change, changed_s = None, time.perf_counter() - began_s
-            counts, _ = self._since(before)
-            self._line.show(f"{title}: {_told(counts)}", is_new=False)
+            self._line.show(f"{title}: {_told(self._since(before, _REQUESTS))}", is_new=False)
             time.sleep(_POLL_S)
         time.sleep(_METRICS_AGE_S)
-        counts, cached_tokens = self._since(before)
+        counts, cached = self._since(before, _REQUESTS), self._since(before, _CACHED)
         records = loading.result().records
         failed = [each for each in records if not each.is_completed]
+        # Streams end with a server that is killed; those sent later must be answered.
         lost = [each for each in failed if title != _KILL or each.sent_s >= changed_s]
         for error, count in Counter(each.answer.error for each in lost).most_common(3):
             self._line.say(f"{title}: {count} lost: {error}")
-        cached = cached_tokens / max(1, sum(each.answer.input_tokens or 0 for each in records))
-        cut = len(failed) - len(lost)
-        self._phases.append(_Phase(title, summarize(loading.result()), counts, cut, len(lost), cached))
+        found = {"requests": len(records), "cut": len(failed) - len(lost), "lost": len(lost)}
+        self._totals.update(found)
+        share = sum(cached.values()) / max(1, sum(each.answer.input_tokens or 0 for each in records))
+        summary = summarize(loading.result())
+        first, gap = summary.first_token_s, summary.gap_s
+        waits = [f"{1000 * first.p50:.0f}/{1000 * first.p99:.0f}" if first else "-"]
+        waits.append(f"{1000 * gap.max:.0f}" if gap else "-")
+        numbers = [found["requests"], *(counts.get(each, "") for each in "ABC"), found["cut"], found["lost"]]
+        self._rows.append([title, *map(str, numbers), f"{share:.0%}", *waits])
         self._line.say(f"{title}: {len(records)} requests, {_told(counts)}")
 
     def _prompts(self, seed: str) -> list[Prompt]:
@@ -211,16 +168,20 @@ class _Demo:
         texts = [choose(prefixes).text + own.text for own in self._words.prompts(shapes[1], count, seed)]
         return [Prompt(each, self._words.tokenizer.encode(each).ids, _OUTPUT_TOKENS) for each in texts]
 
-    def _since(self, before: Mapping[str, _Server]) -> tuple[dict[str, int], float]:
-        """Ask the servers; return the requests by server and the cached tokens since then."""
-        requests, cached_tokens = {}, 0.0
-        for name, server in self._servers.items():
-            if server.is_running:
-                server.ask()
-            was = before.get(name, _Server(server.stack))
-            requests[name] = int(server.requests - was.requests)
-            cached_tokens += server.cached_tokens - was.cached_tokens
-        return requests, cached_tokens
+    def _since(self, before: Mapping[str, Mapping[str, float]], metric: str) -> dict[str, int]:
+        """Ask the servers; return by how much ``metric`` grew since then, by server.
+
+        A server that is gone has told all that it will tell.
+        """
+        for name, stack in self._stacks.items():
+            with suppress(urllib3.exceptions.HTTPError):
+                answer = urllib3.request("GET", f"{stack.openai_url}/metrics", timeout=2, retries=False)
+                told = _SAMPLE.findall(answer.data.decode())
+                self._metrics[name] |= {each: float(value) for each, value in told}
+        return {
+            name: int(each.get(metric, 0.0) - before.get(name, {}).get(metric, 0.0))
+            for name, each in self._metrics.items()
+        }
 
     def _start(self, name: str) -> None:
         self._line.show(f"starting server {name}")
@@ -228,21 +189,17 @@ class _Demo:
         folder.mkdir(exist_ok=True)
         settings = {"ENGINE_DIR": str(self._engine.folder), "STOP_GRACE_PERIOD": str(_GRACE_S), **_QUIET}
         stack = self._exits.enter_context(whole_stack(folder, settings))
-        self._servers[name] = _Server(stack)
+        self._stacks[name], self._metrics[name] = stack, {}
         self._line.say(f"server {name} at {stack.openai_url}, READY after {stack.start_s:.1f} s")
 
     def _kill(self) -> None:
-        for pid in session_members(self._servers["B"].stack.session):
+        for pid in session_members(self._stacks["B"].session):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._servers["B"].is_running = False
 
     def _add(self) -> None:
         self._start("C")
-        add_server(self._options.router, self._router, self._servers["C"].stack.openai_url)
-
-    def _drain(self) -> None:
-        os.kill(self._servers["A"].stack.session, signal.SIGTERM)
+        add_server(self._options.router, self._router, self._stacks["C"].openai_url)
 
 
 def _told(counts: Mapping[str, int]) -> str:

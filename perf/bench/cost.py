@@ -18,7 +18,7 @@ from perf.bench.measure import (
 )
 from perf.bench.row import Row, absolute, ratio
 from perf.bench.transfer import make_tar, measure_transfer
-from perf.load.clients import run
+from perf.load.generator import run
 from perf.load.plan import Plan
 from perf.load.summary import summarize
 from perf.load.targets.openai import OpenAITarget

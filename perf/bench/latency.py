@@ -21,12 +21,8 @@ def added_row(stack: Stack, effort: Effort) -> Row:
     """Begin streams one after another, so that there are 24 at any time."""
     work = workload(INPUT_TOKENS, SOME_TOKENS)
     plan = Plan("rps", FEW_STREAMS * PACE / SOME_TOKENS, effort.seconds)
-    alone, whole = measure_in_turns(
-        plan,
-        2,
-        (stack, TritonTarget(stack.triton_url, SLOT, work)),
-        (stack, cog_target(stack, work, is_streaming=True)),
-    )
+    targets = TritonTarget(stack.triton_url, SLOT, work), cog_target(stack, work, is_streaming=True)
+    alone, whole = measure_in_turns(plan, 2, *((stack, each) for each in targets))
     alone_ms, whole_ms = (each.first_token_ms or 0.0 for each in (alone, whole))
     what = f"time to first token, {FEW_STREAMS} streams, median: Cog, added to Triton alone"
     what += f" ({alone_ms:.1f} ms)"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perf.bench.effort import INPUT_TOKENS
-from perf.load.clients import Run, run
+from perf.load.generator import Run, run
 from perf.load.plan import Plan
 from perf.load.prompt import guessed_prompt
 from perf.load.summary import Summary, summarize

@@ -30,15 +30,10 @@ async def choose_target(options: argparse.Namespace) -> tuple[Target, Workload]:
     url = (options.url or _default_url(options.target)).rstrip("/")
     if not url.startswith(("http://", "https://")):
         raise InvalidInput(name="url", expected="a URL that begins with http:// or https://", value=url)
-    workload = Workload(
-        prompt=guessed_prompt(options.n_input_tokens),
-        input_tokens=options.n_input_tokens,
-        output_tokens=options.n_output_tokens,
-        is_fixed_length=not options.no_fixed_length,
-        extra=options.extra,
-    )
+    count, is_fixed = options.n_input_tokens, not options.no_fixed_length
+    workload = Workload(guessed_prompt(count), count, options.n_output_tokens, is_fixed, options.extra)
 
-    async def count(prompt: str) -> int:
+    async def tokens_of(prompt: str) -> int:
         probe = _make(options, url, replace(workload, prompt=prompt, output_tokens=1))
         try:
             answer = probe.read(await probe.exchange(http))
@@ -53,8 +48,8 @@ async def choose_target(options: argparse.Namespace) -> tuple[Target, Workload]:
     with closing(http):
         if options.target == OPENAI and not options.model:
             options.model = await only_model(url)
-        if await count(workload.prompt):
-            prompt, tokens = await exact_prompt(options.n_input_tokens, count)
+        if await tokens_of(workload.prompt):
+            prompt, tokens = await exact_prompt(count, tokens_of)
             workload = replace(workload, prompt=prompt, input_tokens=tokens)
         return _make(options, url, workload), workload
 

@@ -20,7 +20,7 @@ from engine.machine.description import machine
 from engine.machine.gpu import visible_gpus
 from errors.requests import InvalidInput
 from perf.load.choose_target import choose_target
-from perf.load.clients import run
+from perf.load.generator import run
 from perf.load.html_report import html_report
 from perf.load.http import HttpClient, Request, RequestFailed
 from perf.load.options import COG, MOCK, OPENAI, TRITON, add_options, check
@@ -44,14 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_options(parser)
     options = parser.parse_args(arguments)
     check(options)
-    plan = Plan(
-        unit=options.unit,
-        rate=options.rate,
-        duration_s=options.duration,
-        pause_s=options.pause,
-        is_poisson=options.arrivals == "poisson",
-        timeout_s=options.timeout,
-    )
+    is_poisson = options.arrivals == "poisson"
+    plan = Plan(options.unit, options.rate, options.duration, options.pause, is_poisson, options.timeout)
     slo = parse_slo(options.slo)
     for path in filter(None, (options.json, options.csv, options.report)):
         # Before the test rather than after it.
@@ -60,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     target, workload = asyncio.run(choose_target(options))
     facts = configuration(options, workload, target.url)
     facts |= asyncio.run(surroundings(options.target, target.url))
-    done = run(plan, target, options.processes)
+    done = run(plan, target)
     summary = summarize(done, slo)
     if options.json != "-":
         print(text_report(facts, summary))

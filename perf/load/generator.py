@@ -5,8 +5,10 @@ import gc
 import math
 import resource
 import time
+from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from perf.load.http import HttpClient, RequestFailed
 from perf.load.plan import Plan, arrivals
@@ -18,13 +20,25 @@ _MOST_UNREAD_BYTES = 256 << 20
 """Size of the unread answers above which they are read before the end: reading disturbs the times taken."""
 
 
-class Generator:
-    """One plan against one target. ``rendezvous`` waits until all client processes are at the same point."""
+@dataclass(frozen=True)
+class Run:
+    """A load test that was run: its records in order, and what it cost on this side."""
 
-    def __init__(self, plan: Plan, target: Target, rendezvous: Callable[[], object] | None = None) -> None:
+    records: list[Record] = field(repr=False)
+    client_cpu_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """Time until the last answer."""
+        return max((record.ended_s for record in self.records), default=0.0)
+
+
+class Generator:
+    """One plan against one target."""
+
+    def __init__(self, plan: Plan, target: Target) -> None:
         self._plan = plan
         self._target = target
-        self._rendezvous = rendezvous
         self._http = HttpClient(plan.timeout_s)
         self._unread: deque[tuple[float, float, float, Sequence[Response]]] = deque()
         self._unread_bytes = 0
@@ -40,7 +54,6 @@ class Generator:
         gc.collect()
         gc.disable()  # A collection would stop the clock of every stream.
         try:
-            await self._meet()
             self.started_s = time.perf_counter()
             if self._plan.unit == "rps":
                 await self._open_loop()
@@ -72,7 +85,6 @@ class Generator:
             scheduled_s = time.perf_counter()
             await asyncio.gather(*(self._request(scheduled_s) for _ in range(self._plan.most_at_once)))
             await asyncio.sleep(min(self._plan.pause_s, max(end_s - time.perf_counter(), 0)))
-            await self._meet()
 
     async def _one_after_another(self) -> None:
         end_s = self.started_s + self._plan.duration_s
@@ -95,10 +107,6 @@ class Generator:
         while self._unread_bytes > _MOST_UNREAD_BYTES:
             self._read_next()
 
-    async def _meet(self) -> None:
-        if self._rendezvous is not None:
-            await asyncio.to_thread(self._rendezvous)
-
     def _read_next(self) -> None:
         scheduled_s, sent_s, ended_s, responses = self._unread.popleft()
         self._unread_bytes -= _size_bytes(responses)
@@ -111,6 +119,14 @@ class Generator:
         self._records.append(Record(scheduled_s, sent_s, ended_s, answer))
 
 
+def run(plan: Plan, target: Target) -> Run:
+    """Run the whole plan. Records come in the order of their schedule."""
+    cpu_before_s = time.process_time()
+    generator = Generator(plan, target)
+    records = asyncio.run(generator.run())
+    return Run(_since(generator.started_s, records), time.process_time() - cpu_before_s)
+
+
 async def run_together(loads: Sequence[tuple[Plan, Target]]) -> list[list[Record]]:
     """Run several loads at the same time; return the records of each."""
     return list(await asyncio.gather(*(Generator(plan, target).run() for plan, target in loads)))
@@ -118,3 +134,14 @@ async def run_together(loads: Sequence[tuple[Plan, Target]]) -> list[list[Record
 
 def _size_bytes(responses: Sequence[Response]) -> int:
     return sum(len(data) for each in responses for _, data in each.pieces)
+
+
+def _since(start_s: float, records: Iterable[Record]) -> list[Record]:
+    """Return the records with times that count from the start."""
+    ordered = sorted(records, key=lambda record: record.scheduled_s)
+    for record in ordered:
+        record.scheduled_s -= start_s
+        record.sent_s -= start_s
+        record.ended_s -= start_s
+        record.answer.output_s = array("d", (at_s - start_s for at_s in record.answer.output_s))
+    return ordered

@@ -12,7 +12,7 @@ from pathlib import Path
 from perf.load.record import Record
 from perf.load.statistics import concurrency_steps
 from perf.load.summary import Summary
-from perf.load.text_report import PERCENTILES, text_report, waits
+from perf.load.text_report import text_report
 
 Point = tuple[float, float]
 _BINS = 60
@@ -50,33 +50,12 @@ def html_report(configuration: Mapping[str, str], summary: Summary, records: Seq
 </head>
 <body>
 <h1>{title}</h1>
-<dl class="card facts">{rows}</dl>{_figures(summary)}
+<dl class="card facts">{rows}</dl>
 <div class="charts">{figures}</div>
 <pre class="card">{escape(text_report(configuration, summary))}</pre>
 </body>
 </html>
 """
-
-
-def _figures(summary: Summary) -> str:
-    """Return counts and rates, and a table of waits."""
-    stream = summary.tokens_per_second_per_stream
-    counts = {
-        "requests completed": f"{summary.completed} of {summary.requests}",
-        "requests/s": f"{summary.requests_per_second:.3f}",
-        "output tokens/s, all streams": f"{summary.tokens_per_second:.1f}",
-        "tokens/s of one stream, median": f"{stream.p50:.1f}" if stream else "-",
-    }
-    if summary.good_per_second is not None:
-        counts["requests/s within the SLO"] = f"{summary.good_per_second:.3f}"
-    tiles = "".join(f"<div><dd>{value}</dd><dt>{name}</dt></div>" for name, value in counts.items())
-    head = "".join(f"<th>{name}</th>" for name in ("milliseconds", *PERCENTILES))
-    rows = (
-        f"<tr><th>{name}</th>{''.join(f'<td>{value * 1000:,.1f}</td>' for value in values)}</tr>"
-        for name, values in waits(summary)
-    )
-    table = f'<div class="card table"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
-    return f'<dl class="card tiles">{tiles}</dl>{table}'
 
 
 def svg(x: str, y: str, lines: Mapping[str, Sequence[Point]]) -> str:

@@ -26,7 +26,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--duration", type=float, required=True, help="seconds in which requests are sent")
     add("--pause", type=float, default=1.0, help="seconds between batches")
     add("--arrivals", choices=("even", "poisson"), default="even", help="times of rps")
-    add("--processes", type=int, default=1, help="client processes")
     add("--timeout", type=float, default=600.0, help="seconds until a request has failed")
 
     add = parser.add_argument_group("requests").add_argument
@@ -35,11 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--no_fixed_length", action="store_true", help="let the model end answers before that many tokens")
     add("--extra", default="{}", metavar="JSON", help='more inputs, such as {"temperature": 0}')
     add("--tps", type=float, help="mock: tokens per second and stream (default 100)")
-    add(
-        "--output_method",
-        choices=("yield", "wait", "buffer", "print"),
-        help="mock: yield each token, buffer some, print them, or wait for all (default yield)",
-    )
+    method_help = "mock: yield each token, buffer some, print them, or wait for all (default yield)"
+    add("--output_method", choices=("yield", "wait", "buffer", "print"), help=method_help)
     add("--buffer_size", type=int, help="mock: tokens that are buffered")
 
     add = parser.add_argument_group("the server").add_argument
@@ -50,10 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--url", help="where it is (default: the target's port on localhost)")
     add("--protocol", choices=("json", "sse"), default="json", help="of cog-triton and mock")
-    add(
-        "--model",
-        help=f"triton: {SLOT} (the engine slot, default) or {ENSEMBLE}; openai: the model's name",
-    )
+    add("--model", help=f"triton: {SLOT} (the engine slot, default) or {ENSEMBLE}; openai: the model's name")
     add("--api", choices=("completions", "chat"), default="completions", help="of openai")
 
     add = parser.add_argument_group("reports").add_argument
@@ -70,7 +63,7 @@ def check(options: argparse.Namespace) -> None:
         options.extra = json.loads(options.extra)
     if not isinstance(options.extra, dict):
         raise InvalidInput(name="extra", expected="a JSON object", value=options.extra)
-    for name in ("n_input_tokens", "n_output_tokens", "processes", "buffer_size", "tps"):
+    for name in ("n_input_tokens", "n_output_tokens", "buffer_size", "tps"):
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
             raise InvalidInput(name=name, expected="above 0", value=value)

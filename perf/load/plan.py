@@ -1,9 +1,9 @@
-"""The plan of a load test: the times of requests, and each client process's share of it."""
+"""The plan of a load test: the times of requests."""
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import accumulate, count, islice, repeat, takewhile
+from dataclasses import dataclass
+from itertools import accumulate, count, repeat, takewhile
 from typing import Literal, get_args
 
 from errors.requests import InvalidInput
@@ -25,9 +25,6 @@ class Plan:
     timeout_s: float = 600.0
     most_requests: int = 0
     """Number of requests after which it ends, with ``concurrency``; 0: only the duration ends it."""
-    first: int = 0
-    every: int = 1
-    """A process of several sends, in an open loop, the request ``first`` and then each ``every``-th one."""
 
     def __post_init__(self) -> None:
         if self.unit not in get_args(Unit):
@@ -47,23 +44,10 @@ class Plan:
         """Number of requests in flight together; 0 for an open loop, where it depends on the server."""
         return 0 if self.unit == "rps" else int(self.rate)
 
-    def shares(self, processes: int) -> list["Plan"]:
-        """Return the plans of client processes, which add up to this one."""
-        if self.unit == "rps":
-            return [replace(self, first=index, every=processes) for index in range(processes)]
-        processes = min(processes, int(self.rate))
-        sizes = zip(_split(int(self.rate), processes), _split(self.most_requests, processes), strict=True)
-        return [replace(self, rate=size, most_requests=count) for size, count in sizes]
-
-
-def _split(whole: int, parts: int) -> list[int]:
-    least, more = divmod(whole, parts)
-    return [least + (index < more) for index in range(parts)]
-
 
 def arrivals(plan: Plan) -> Iterator[float]:
     """Yield the seconds since the start at which an open loop sends, each below the plan's duration."""
     times: Iterator[float] = (number / plan.rate for number in count())
     if plan.is_poisson:
         times = accumulate(map(random.Random(0).expovariate, repeat(plan.rate)))
-    return islice(takewhile(lambda at_s: at_s < plan.duration_s, times), plan.first, None, plan.every)
+    return takewhile(lambda at_s: at_s < plan.duration_s, times)

@@ -1,6 +1,6 @@
 """Facts of one request of a load test, and nothing computed from them.
 
-Times are seconds since the test began, on one clock for all client processes.
+Times are seconds since the test began, on one clock.
 """
 
 from array import array

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from perf.load.clients import Run
+from perf.load.generator import Run
 from perf.load.statistics import Concurrency, Distribution, concurrency, distribution, is_good
 
 _LATE_S = 0.05
@@ -98,8 +98,8 @@ def _warnings(run: Run) -> Iterable[str]:
     late_s = max((record.sent_s - record.scheduled_s for record in run.records), default=0.0)
     if late_s > _LATE_S:
         yield (
-            f"a request was sent {late_s * 1000:.0f} ms late: this side was held up (busy processors, or "
-            "--processes too few); latencies count from the planned time all the same"
+            f"a request was sent {late_s * 1000:.0f} ms late: this side was held up (busy "
+            "processors); latencies count from the planned time all the same"
         )
     if busy := sum(record.answer.outcome == "busy" for record in run.records):
         yield (
@@ -111,6 +111,6 @@ def _warnings(run: Run) -> Iterable[str]:
         first_s, last_s = fmean(latencies_s[:quarter]), fmean(latencies_s[-quarter:])
         if last_s > _GROWTH * first_s and last_s - first_s > _GROWN_S:
             yield f"answers took longer and longer, from {first_s:.1f} s to {last_s:.1f} s: {_TOO_MUCH}"
-    load = run.client_cpu_s / (run.duration_s * run.processes) if run.duration_s else 0.0
+    load = run.client_cpu_s / run.duration_s if run.duration_s else 0.0
     if load > _BUSY_CLIENT:
-        yield f"the load generator used {load:.0%} of its processors: these are its limits, not the server's"
+        yield f"the load generator used {load:.0%} of a processor: these are its limits, not the server's"

@@ -23,7 +23,7 @@ _ANSWER = ("outcome", "error", "input_tokens", "output_tokens")
 _TIMES = ("scheduled_s", "sent_s", "ended_s")
 _RATES = ("latency_s", "first_token_s", "inter_token_s", "tokens_per_second")
 _SHOWN_ERRORS = 5
-PERCENTILES = ("p50", "p90", "p95", "p99", "max")
+_PERCENTILES = ("p50", "p90", "p95", "p99", "max")
 
 
 def text_report(configuration: Mapping[str, str], summary: Summary) -> str:
@@ -84,8 +84,8 @@ def _totals(summary: Summary) -> Iterator[str]:
         yield f"{count} x {error}"
 
 
-def waits(summary: Summary) -> Iterator[tuple[str, list[float]]]:
-    """Yield what clients waited for, and its PERCENTILES in seconds."""
+def _client_side(summary: Summary) -> Iterator[str]:
+    """Yield the percentiles of what clients waited for, and what passed in all."""
     rows = {
         "Time to first token": summary.first_token_s,
         "Inter-token latency": summary.inter_token_s,
@@ -93,15 +93,11 @@ def waits(summary: Summary) -> Iterator[tuple[str, list[float]]]:
         "Total latency": summary.latency_s,
         "Sent late by": summary.sent_late_s,
     }
+    yield f"{'As clients saw it:':24}{''.join(f'{name:>10}' for name in _PERCENTILES)}"
     for name, values in rows.items():
         if values is not None:
-            yield name, [getattr(values, each) for each in PERCENTILES]
-
-
-def _client_side(summary: Summary) -> Iterator[str]:
-    yield f"{'As clients saw it:':24}{''.join(f'{name:>10}' for name in PERCENTILES)}"
-    for name, values in waits(summary):
-        yield f"{name:24}{''.join(f'{value * 1000:7.1f} ms' for value in values)}"
+            figures = (f"{getattr(values, each) * 1000:7.1f} ms" for each in _PERCENTILES)
+            yield f"{name:24}{''.join(figures)}"
     if summary.first_token_s is None and summary.completed:
         yield "(time to first token and gaps need a stream: --protocol sse)"
     yield f"Output tokens: {summary.output_tokens}, {summary.tokens_per_second:.1f} tokens/s of all streams"

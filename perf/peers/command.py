@@ -61,16 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     rows.append(row)
                     speed = f"{row.summary.tokens_per_second:,.0f} tokens/s"
                     errors = [*list(row.summary.errors)[:3], *row.summary.warnings]
-                    print(
-                        number,
-                        row.workload,
-                        row.server,
-                        speed,
-                        *errors,
-                        sep="; ",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    told = (number, row.workload, row.server, speed, *errors)
+                    print(*told, sep="; ", file=sys.stderr, flush=True)
                     if options.result:
                         options.result.write_text(json.dumps([asdict(each) for each in rows], indent=1))
     print(f"\n{machine()}; {', '.join(each.kind for each in engines.values())}; {options.rounds} rounds")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from perf.load.clients import run
+from perf.load.generator import run
 from perf.load.plan import Plan, arrivals
 from perf.load.summary import Summary, summarize
 from perf.peers.requests import Prompts

@@ -3,18 +3,19 @@
 Kinds: ``slot`` (Triton's generate_stream), ``json`` and ``sse`` (Cog), ``openai`` (completions).
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from perf.load.http import HttpClient
 from perf.load.record import Answer
-from perf.load.response import Response
+from perf.load.response import Response, events
 from perf.load.targets.cog import CogTarget
 from perf.load.targets.openai import OpenAITarget
 from perf.load.targets.target import Posting, Target, Workload
 from perf.load.targets.triton import TritonTarget
-from perf.output import ids_text, text_of
 from perf.peers.servers import Endpoint
 from perf.peers.workloads import Prompt
 from perf.servers import MODEL
@@ -81,3 +82,28 @@ class Prompts(Target):
                 answer.error = "another text than the known one"
             answer.outcome = "failed" if answer.error else "completed"
         return answer
+
+
+def text_of(response: Response) -> str:
+    """Return the text of an answer by any API; of a stream, as far as it came."""
+    if not response.headers.get("content-type", "text/event-stream").startswith("text/event-stream"):
+        document = json.loads(response.body)
+        return "".join(document["output"]) if "output" in document else _piece(document)
+    data = (event.data for event in events(response))
+    return "".join(_piece(json.loads(each)) for each in data if each != b"[DONE]")
+
+
+def _piece(document: dict[str, Any]) -> str:
+    """Return the text in one event of any API, or in a whole answer of OpenAI's."""
+    if "output_ids" in document:
+        ids = document["output_ids"]
+        return ids_text(ids if isinstance(ids, list) else [ids])
+    text = document.get("chunk") or document.get("text_output") or ""
+    for each in document.get("choices", ()):
+        text += each.get("text") or each.get("delta", {}).get("content") or ""
+    return str(text)
+
+
+def ids_text(ids: Iterable[int]) -> str:
+    """Return token ids as text: Triton's slot sends no text."""
+    return "".join(f"{each} " for each in ids)

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from perf.peers.engine import Engine
 from perf.peers.vllm_serve import vllm_serve
-from perf.routers import BALANCERS, ROUTERS, router
+from perf.routers import ROUTERS, router
 from perf.servers import ENGINE_START_TIMEOUT_S, Stack, whole_stack
 
-_ROUTERS = (*BALANCERS, *ROUTERS)
 NAMES = {
     "slot": "our slot, by Triton itself",
     "triton-front": "our slot, by port 8000",
@@ -22,7 +21,7 @@ NAMES = {
     "api-N": "our API server, OPENAI_PROCESSES=N",
     "vllm-N": "vllm serve --api-server-count N",
     "vllm-rust": "vllm serve with VLLM_USE_RUST_FRONTEND=1",
-    **dict.fromkeys(_ROUTERS, "this router, with two of our stacks behind it"),
+    **dict.fromkeys(ROUTERS, "this router, with two of our stacks behind it"),
 }
 _NAME = re.compile(rf"{'|'.join(name for name in NAMES if name[-2:] != '-N')}|(api|vllm)-([1-9]\d?)")
 _VLLM = "vllm"
@@ -63,7 +62,7 @@ def resident(names: Sequence[str], engines: dict[str, Engine], folder: Path) -> 
                 behind.append(_stack(1, engine, place, opened, "stack-behind").openai_url)
             for name in names:
                 full_name = f"{label}/{name}" if len(engines) > 1 else name
-                if name in _ROUTERS:
+                if name in ROUTERS:
                     _say(f"starting {name}")
                     front = opened.enter_context(router(name, behind, place / name))
                     found[full_name] = Endpoint("openai", front.url, front.session, engine)
@@ -83,7 +82,7 @@ def _stacks(names: Sequence[str], engine: Engine, folder: Path, opened: ExitStac
 
 
 def _has_routers(names: Sequence[str]) -> bool:
-    return not set(_ROUTERS).isdisjoint(names)
+    return not set(ROUTERS).isdisjoint(names)
 
 
 def _stack(processes: int, engine: Engine, folder: Path, opened: ExitStack, log_name: str) -> Stack:

@@ -13,7 +13,8 @@ from contextlib import ExitStack
 import pytest
 
 from errors.settings import MissingRequirement
-from perf.routers import BALANCERS, CONFIGURATIONS, ROUTERS, router
+from perf.routers import ROUTERS, router
+from tests.fleet.balancers import BALANCERS, CONFIGURATIONS, balancer
 from tests.fleet.servers import NAMES, TOKENS_PER_SECOND, Fleet, needs_environment
 
 pytestmark = [
@@ -23,7 +24,6 @@ pytestmark = [
 ]
 HAS_CHECKS = {"haproxy", "envoy", "caddy", "smg"}
 """Routers that notice a server which does not answer: nginx has no active checks."""
-POLICIES = {"smg": ["--policy", "round_robin"]}
 
 
 class Routers(dict[str, str]):
@@ -43,9 +43,10 @@ def routers(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with ExitStack() as exits:
         for name in (*BALANCERS, "smg"):
             folder = tmp_path_factory.mktemp(name)
-            options = POLICIES.get(name, [])
+            options = ["--policy", "round_robin"] if name in ROUTERS else []
+            start = router if name in ROUTERS else balancer
             try:
-                found[name] = exits.enter_context(router(name, fleet.urls, folder, *options)).url
+                found[name] = exits.enter_context(start(name, fleet.urls, folder, *options)).url
             except MissingRequirement:
                 continue
         yield found

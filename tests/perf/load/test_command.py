@@ -46,7 +46,7 @@ def test_the_documented_command_works_as_it_is_typed(cog: CogUnderTest, tmp_path
 
 def test_figures_alone_go_to_the_terminal(cog: CogUnderTest) -> None:
     code, output, _ = perf(
-        *DOCUMENTED, "--duration", 0.3, "--json", "-", "--url", cog.url, "--protocol", "sse", "--processes", 2
+        *DOCUMENTED, "--duration", 0.3, "--json", "-", "--url", cog.url, "--protocol", "sse"
     )
     assert code == 0
     assert json.loads(output)["first_token_s"]["count"] == 3

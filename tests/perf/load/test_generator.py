@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from perf.load.clients import run
+from perf.load.generator import run
 from perf.load.http import HttpClient, Request
 from perf.load.plan import Plan
 from perf.load.record import Answer
@@ -99,17 +99,6 @@ def test_an_open_loop_does_not_wait_and_counts_what_a_stalled_server_costs() -> 
     for record in records:
         assert record.sent_s >= record.scheduled_s
         assert record.latency_s >= 0.5 - record.scheduled_s - 0.01
-
-
-@pytest.mark.slow
-def test_several_client_processes_make_one_plan() -> None:
-    answer = Counting(9)
-    with ScriptedServer(answer) as server:
-        done = run(Plan("batch", 9, 0.1), Plain(server.url), processes=2)
-    assert done.processes == 2
-    assert len(done.records) == len(server.asked) == 9
-    assert summarize(done).concurrency.max == answer.most_held == 9
-    assert done.client_cpu_s > 0
 
 
 def test_failures_are_counted_by_reason_and_stop_nothing() -> None:

@@ -33,21 +33,6 @@ def test_a_poisson_loop_has_the_rate_on_average_and_repeats_itself() -> None:
     assert statistics.pstdev(gaps) == pytest.approx(1 / 50, rel=0.1)  # as an exponential distribution has
 
 
-@given(st.integers(1, 100), st.integers(1, 9), st.sampled_from(["batch", "concurrency"]))
-def test_client_processes_share_a_closed_loop_without_a_rest(rate: int, processes: int, unit: str) -> None:
-    shares = Plan(unit, rate, 1.0, most_requests=2 * rate).shares(processes)  # type: ignore[arg-type]
-    assert sum(plan.rate for plan in shares) == rate
-    assert sum(plan.most_requests for plan in shares) == 2 * rate
-    assert all(plan.most_at_once >= 1 for plan in shares)
-
-
-def test_client_processes_share_an_open_loop_without_a_rest() -> None:
-    plan = Plan("rps", 30, 1.0)
-    for processes in range(1, 6):
-        times = [time for share in plan.shares(processes) for time in arrivals(share)]
-        assert sorted(times) == list(arrivals(plan))
-
-
 def test_a_plan_that_makes_no_sense_is_refused() -> None:
     nan, infinite = float("nan"), float("inf")
     for values in (

@@ -12,7 +12,7 @@ from engine.machine.root import SOURCE_ROOT
 from errors.requests import InvalidInput
 from perf.__main__ import main
 from perf.engines import paced_engine
-from perf.load.clients import Run
+from perf.load.generator import Run
 from perf.load.response import Response
 from perf.load.summary import summarize
 from perf.peers.engine import Engine, standin_engine
@@ -75,7 +75,7 @@ def test_the_answers_of_a_paced_engine_are_its_prompts() -> None:
 
 def row(server: str, number: int, tokens: int, front_s: float = 1.0) -> Row:
     records = [record(0, 1, output_s=(0.1, 0.2, 0.1 * (number + 3)), tokens=tokens)]
-    summary = summarize(Run(1, [*records, record(0, 1, outcome="failed")], 0.1))
+    summary = summarize(Run([*records, record(0, 1, outcome="failed")], 0.1))
     return Row("256", server, number, summary, {CORE[0]: 1.0, "API server": front_s}, 1 << 20)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from errors.triton import StartFailed
 from perf.peers.engine import Engine
 from perf.peers.vllm_serve import vllm_serve
 from tests.runner.servers import is_running, wait_until
@@ -53,5 +54,5 @@ def test_it_gets_the_engines_arguments_and_leaves_nothing(engine: Engine, tmp_pa
 
 def test_one_that_does_not_start_tells_why(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "engine_args.json").write_text('{"start": false}')
-    with pytest.raises(RuntimeError, match="no such GPU"), vllm_serve(engine, tmp_path / "log", 1, {}):
+    with pytest.raises(StartFailed, match="no such GPU"), vllm_serve(engine, tmp_path / "log", 1, {}):
         pass

@@ -24,7 +24,7 @@ from perf.load.record import Answer
 from perf.load.response import Response
 from perf.load.targets.target import Posting, Workload
 from perf.load.targets.triton import TritonTarget
-from perf.output import ids_text, text_of
+from perf.peers.requests import ids_text, text_of
 from perf.servers import Stack
 from runner.triton_server.model_names import ENSEMBLE, SLOT
 
