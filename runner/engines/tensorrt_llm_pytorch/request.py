@@ -5,6 +5,7 @@ NOTE: importing this module imports ``tensorrt_llm``, which initializes MPI.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -59,12 +60,11 @@ def sampling_params(request: Submit, vocab_size: int, guide_end_id: int | None) 
         stop_token_ids=sorted(set(stop_ids)) or None,
         # NOTE: otherwise a stop token disappears from the output after it was streamed.
         include_stop_str_in_output=True,
-        bad_token_ids=[word[0] for word in request.bad_words] or None,
         repetition_penalty=sampling.repetition_penalty,
         presence_penalty=sampling.presence_penalty,
         frequency_penalty=sampling.frequency_penalty,
         **_choice(sampling),
-        embedding_bias=_bias(sampling.logit_bias, vocab_size) if sampling.logit_bias else None,
+        embedding_bias=_bias(request, vocab_size),
         # NOTE: some versions return nothing for 0.
         logprobs=max(1, request.num_top_log_probs) if request.wants_log_probs else None,
         detokenize=False,
@@ -84,8 +84,14 @@ def _choice(sampling: Sampling) -> dict[str, Any]:
     }
 
 
-def _bias(biases: Mapping[int, float], vocab_size: int) -> Any:
-    """Return the bias of each token of the vocabulary, as a tensor."""
+def _bias(request: Submit, vocab_size: int) -> Any:
+    """Return the bias of each token of the vocabulary, as a tensor; None without any.
+
+    It also forbids bad words: NVIDIA does not list ``bad_token_ids`` among its sampler's features.
+    """
+    biases = request.sampling.logit_bias | {word[0]: -math.inf for word in request.bad_words}
+    if not biases:
+        return None
     import torch
 
     tensor = torch.zeros(vocab_size, dtype=torch.float32)

@@ -57,7 +57,6 @@ def test_the_library_reports_no_usage_and_downloads_nothing() -> None:
         (106, {"stop_words": [[6, 7], [7, 5]], "min_tokens": 3}, [5, 6, 7, 5], "stop"),
         (107, {"stop_words": [[6]], "min_tokens": 2}, [5, 6, 7, 5, 6], "stop"),
         (108, {"end_id": 7, "stop_words": [[7]]}, [5, 6, 7], "end"),
-        (109, {"bad_words": [[6]], "max_tokens": 3}, [5, 7, 7], "length"),
         (110, {"max_tokens": 4, "end_id": 0}, [5, 6, 7, 5], "length"),
     ],
 )

@@ -58,8 +58,10 @@ def test_guides_are_not_checked_where_llguidance_is_too_old(tmp_path: Path) -> N
         assert client.request()["sampling_params"]["guided_decoding"]["regex"] == "("
 
 
-def test_a_logit_bias_is_a_tensor_of_the_whole_vocabulary(tmp_path: Path) -> None:
+def test_a_logit_bias_and_bad_words_are_a_tensor_of_the_whole_vocabulary(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with running(make_directory(tmp_path / "engine"), tmp_path / "run") as client:
         sampling = Sampling(top_k=1, logit_bias={7: 3.5, 9: -2.0})
         assert client.answer(Submit(1, [5], 2, sampling)) == ([7, 7], "length")
+        bad = Submit(2, [5, 6, 7], 3, GREEDY, bad_words=[[6], [7]])
+        assert client.answer(bad) == ([5, 8, 8], "length")

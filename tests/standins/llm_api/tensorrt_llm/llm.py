@@ -217,10 +217,11 @@ class LLM:
         if self._fault and count:
             return RequestError("no room") if self._fault == "request" else RuntimeError("CUDA error")
         token = result.prompt_token_ids[count % len(result.prompt_token_ids)]
-        if parameters.embedding_bias is not None:
-            token = int(parameters.embedding_bias.argmax())
-        elif token in (parameters.bad_token_ids or ()):
-            token = (token + 1) % self.vocab_size
+        if (bias := parameters.embedding_bias) is not None:
+            favoured = int(bias.argmax())
+            token = favoured if bias[favoured] > 0 else token
+            while bias[token] == -math.inf:
+                token = (token + 1) % self.vocab_size
         result.__dict__["count"] = count + 1
         can_end = count + 1 > (parameters.min_tokens or 0)
         if token == parameters.end_id and not parameters.ignore_eos and can_end:
