@@ -30,6 +30,7 @@ _ROUTER_OPTIONS = (
 ROUTERS: Mapping[str, Sequence[str]] = {
     # NOTE: the script `smg` may be that of sglang-router, which has one by the same name.
     "smg": f"python -m smg launch --disable-tokenizer-autoload --log-level warn {_ROUTER_OPTIONS}".split(),
+    "sglang-router": f"python -m sglang_router.launch_router --log-level warn {_ROUTER_OPTIONS}".split(),
     "vllm-router": f"vllm-router --log-level warning {_ROUTER_OPTIONS}".split(),
 }
 """Command by name. They know policies, and servers are added to them while they run."""
@@ -69,7 +70,7 @@ def started(name: str, command: Sequence[str], folder: Path, port: int) -> Itera
 
 def add_server(name: str, router: Router, url: str) -> None:
     """Make one of ROUTERS use one more server, and wait until it does. Raises StartFailed."""
-    if name == "smg":
+    if name != "vllm-router":
         answer = urllib3.request("POST", f"{router.url}/workers", json={"url": url})
     else:
         answer = urllib3.request("POST", f"{router.url}/add_worker?{urlencode({'url': url})}")

@@ -60,8 +60,11 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("post", "/v1/responses/render", "Token ids of a prompt", ResponsesBody, Rendered),
     ("post", "/v1/messages/render", "Token ids of a prompt", MessagesBody, Rendered),
     ("get", "/server_info", "What routers ask of a server", None, ServerInfo),
+    ("get", "/kv_event_sources", "Where events of the KV cache are", None, dict[str, dict[str, Any]]),
 )
 _RENDER = "/render"
+_ROUTERS = (_RENDER, "/server_info", "/kv_event_sources")
+"""Ends of the paths that only routers need."""
 _ADMIN_NEEDS: dict[str, Capability] = {
     path: "load_adapter" if path.endswith("adapter") else "sleep" for path in ADMIN_PATHS
 }
@@ -122,7 +125,7 @@ def make_document(served: Served) -> dict[str, Any]:
 def _is_offered(path: str, served: Served) -> bool:
     if path in ADMIN_PATHS:
         return bool(served.settings.admin_api_keys) and supports(served.engine_kind, _ADMIN_NEEDS[path])
-    if path.endswith((_RENDER, "/server_info")) and served.settings.router_protocol is None:
+    if path.endswith(_ROUTERS) and served.settings.router_protocol is None:
         return False
     path = path.removesuffix("/count_tokens").removesuffix("/input_tokens").removesuffix(_RENDER)
     operation = GENERATION_PATHS.get(path)

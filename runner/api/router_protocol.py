@@ -51,7 +51,11 @@ class RouterProtocol:
             Route(f"{path}/render", rendering(path, generate), methods=["POST"])
             for path, generate in endpoints.items()
         ]
-        return [*routes, Route("/server_info", self.server_info, methods=["GET"])]
+        return [
+            *routes,
+            Route("/server_info", self.server_info, methods=["GET"]),
+            Route("/kv_event_sources", self.kv_event_sources, methods=["GET"]),
+        ]
 
     async def _render(self, response: GenerationResponse, request: Request) -> list[Rendered]:
         call = call_of(request.scope)
@@ -75,6 +79,11 @@ class RouterProtocol:
         cache = CacheConfig(ready.kv_block_tokens, ready.num_kv_blocks)
         facts = VllmConfig(ModelConfig(names[0], names, length), cache, served.settings.kv_events_config)
         return _json(ServerInfo(facts))
+
+    async def kv_event_sources(self, request: Request) -> Response:
+        """Answer where events of the KV cache are, by data-parallel rank: there is one rank."""
+        config = self._served.settings.kv_events_config
+        return _json({} if config is None else {"0": config})
 
     def families(self, readings: Sequence[Reading]) -> Iterable[Family]:
         """Return the metrics."""

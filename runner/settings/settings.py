@@ -287,6 +287,8 @@ class Settings(APISettings, BaseModel):
             "endpoint": self.kv_events,
             "replay_endpoint": self.kv_events_replay,
             "topic": self.kv_events_topic,
+            "buffer_steps": 10_000,  # Batches that are sent again on request.
+            "hwm": 100_000,  # Batches that wait for a slow subscriber.
         }
 
     @property

@@ -6,15 +6,12 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import zmq
 
-_KEPT_BATCHES = 10_000
-"""Batches that are sent again on request."""
-_MOST_UNSENT = 100_000
-"""Batches that wait for a slow subscriber; later ones are dropped for it."""
 _END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -51,19 +48,20 @@ class Batch(msgspec.Struct, array_like=True):
 class Publisher:
     """A publisher of batches, which have sequence numbers from 0."""
 
-    def __init__(self, endpoint: str, replay_endpoint: str | None, topic: str) -> None:
-        """Listen at ``endpoint`` by vLLM's rule, or connect to it. Raises ZMQError."""
-        self._topic = topic.encode()
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Listen or connect, by vLLM's rule. ``config``: vLLM's ``kv_events_config``. Raises ZMQError."""
+        endpoint, replay_endpoint = config["endpoint"], config["replay_endpoint"]
+        self._topic = config["topic"].encode()
         self._numbers = itertools.count()
-        self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=_KEPT_BATCHES)
+        self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=config["buffer_steps"])
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._publishing = context.socket(zmq.PUB)
-        self._publishing.set_hwm(_MOST_UNSENT)
+        self._publishing.set_hwm(config["hwm"])
         listens = "*" in endpoint or "::" in endpoint or endpoint.startswith("ipc:")
         (self._publishing.bind if listens else self._publishing.connect)(endpoint)
         if replay_endpoint is not None:
             replaying = context.socket(zmq.ROUTER)
-            replaying.set_hwm(2 * (_KEPT_BATCHES + 1))
+            replaying.set_hwm(2 * (config["buffer_steps"] + 1))
             replaying.bind(replay_endpoint)
             threading.Thread(target=self._replay, args=[replaying], name="kv-replay", daemon=True).start()
 

@@ -52,7 +52,7 @@ class PublishedCache:
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Initialize. ``config``: vLLM's ``kv_events_config``."""
         self._cache = PrefixCache(self.num_blocks)
-        self._publisher = Publisher(config["endpoint"], config["replay_endpoint"], config["topic"])
+        self._publisher = Publisher(config)
         self._publisher.publish([AllBlocksCleared()])  # For those that knew the cache before a restart.
 
     def take(self, ids: Sequence[int]) -> int:

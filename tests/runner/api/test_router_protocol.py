@@ -95,12 +95,15 @@ def test_a_server_tells_its_names_and_its_cache(router_api: API) -> None:
     }
     assert answer["vllm_config"]["cache_config"] == {"block_size": 16, "num_gpu_blocks": 4096}
     events = answer["vllm_config"]["kv_events_config"]
+    assert router_api.client.get("/kv_event_sources").json() == {"0": events}
     assert events.pop("endpoint").startswith("ipc://")
     assert events == {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
         "replay_endpoint": None,
         "topic": "",
+        "buffer_steps": 10_000,
+        "hwm": 100_000,
     }
 
 

@@ -16,6 +16,7 @@ from runner.engines.paced.kv_events import BlockRemoved, BlockStored, Event
 from runner.engines.paced.prefix_cache import PrefixCache
 from runner.engines.protocol.messages import Submit
 from runner.engines.protocol.options import KV_EVENTS_OPTION
+from runner.settings.settings import load_settings
 from tests.runner.engines.kv_subscriber import Subscriber, replayed
 from tests.runner.engines.listening import make_paced_directory
 from tests.runner.engines.recording_sink import RecordingSink
@@ -101,7 +102,9 @@ def _hashes(prompt: list[int]) -> list[int]:
 def test_subscribers_get_events_as_vllm_sends_them_and_can_have_them_again(
     tmp_path: Path, sockets: str
 ) -> None:
-    config = {"endpoint": f"{sockets}/events", "replay_endpoint": f"{sockets}/replay", "topic": "kv@a@m"}
+    endpoints = {"KV_EVENTS": f"{sockets}/events", "KV_EVENTS_REPLAY": f"{sockets}/replay"}
+    config = load_settings({**endpoints, "KV_EVENTS_TOPIC": "kv@a@m"}).kv_events_config
+    assert config is not None
     sink = RecordingSink()
     directory = make_paced_directory(tmp_path / "engine", 0)
     engine = load(directory, sink, {KV_EVENTS_OPTION: json.dumps(config)})

@@ -25,6 +25,7 @@ from runner.engines.paced.prefix_cache import PrefixCache
 from runner.engines.protocol.messages import LoadAdapter, Sampling, Sleep, Submit, UnloadAdapter, WakeUp
 from runner.engines.protocol.options import KV_EVENTS_OPTION
 from runner.engines.vllm.arguments import ENGINE_KIND
+from runner.settings.settings import load_settings
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.kv_subscriber import replayed
 from tests.runner.engines.listening import Listening
@@ -220,8 +221,9 @@ def test_kv_events_are_those_of_vllm_and_have_the_form_of_the_paced_engines(
     start_server: StartServer,
 ) -> None:
     with TemporaryDirectory() as folder:  # A socket's path is short.
-        config = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": "kv"}
-        config |= {"endpoint": f"ipc://{folder}/events", "replay_endpoint": f"ipc://{folder}/replay"}
+        endpoints = {"KV_EVENTS": f"ipc://{folder}/events", "KV_EVENTS_REPLAY": f"ipc://{folder}/replay"}
+        config = load_settings({**endpoints, "KV_EVENTS_TOPIC": "kv"}).kv_events_config
+        assert config is not None
         server = start_server(options={KV_EVENTS_OPTION: json.dumps(config)})
         with Listening(server) as client:
             block, num_blocks = client.ready.kv_block_tokens, client.ready.num_kv_blocks
