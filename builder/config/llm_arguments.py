@@ -8,8 +8,33 @@ from pathlib import Path
 
 from builder.config.arguments import ArgumentTable, by_name
 
-_COMPILED = "leave it out: it belongs to the compiled engines"
-
+_GONE = by_name(
+    {
+        "write kv_cache_config: {dtype: ...}": "kv_cache_dtype",
+        "write kv_cache_config: {free_gpu_memory_fraction: ...}": (
+            "free_gpu_memory_fraction kv_cache_free_gpu_memory_fraction kv_cache_free_gpu_mem_fraction"
+        ),
+        "write lora_config: {...}": "max_loras max_cpu_loras max_lora_rank",
+        "write cuda_graph_config: {...}": (
+            "use_cuda_graph cuda_graph_batch_sizes cuda_graph_max_batch_size cuda_graph_padding_enabled"
+        ),
+        "write moe_config: {...}": "moe_backend moe_max_num_tokens moe_load_balancer",
+        "write tensor_parallel_size": "tp_size",
+        "write pipeline_parallel_size": "pp_size",
+        "write moe_expert_parallel_size": "ep_size",
+        "write disable_overlap_scheduler": "enable_overlap_scheduler",
+        "write enable_autotuner": "autotuner_enabled",
+        "write torch_compile_config: {...}": "torch_compile_enabled torch_compile_fullgraph",
+        "write what it has in llm_args itself": "pytorch_backend_config extra_llm_api_options",
+        "leave it out: there is one sampler": "enable_trtllm_sampler enable_mixed_sampler mixed_sampler",
+        "leave it out: it belongs to the compiled engines": (
+            "build_config quant_config calib_config fast_build enable_build_cache batching_type workspace "
+            "extended_runtime_perf_knob_config decoding_config enable_tqdm embedding_parallel_mode "
+            "normalize_log_probs auto_parallel fail_fast_on_attention_window_too_large enable_prompt_adapter "
+            "max_prompt_adapter_token"
+        ),
+    }
+)
 TABLE = ArgumentTable(
     section="llm_args",
     file=Path(__file__).resolve().with_suffix(".json"),
@@ -51,25 +76,5 @@ TABLE = ArgumentTable(
             "its own server has it": "num_serve_frontends prometheus_metrics_config",
         }
     ),
-    gone={
-        "kv_cache_dtype": "write kv_cache_config: {dtype: ...}",
-        "free_gpu_memory_fraction": "write kv_cache_config: {free_gpu_memory_fraction: ...}",
-        "max_loras": "write lora_config: {max_loras: ...}",
-        "max_cpu_loras": "write lora_config: {max_cpu_loras: ...}",
-        "max_lora_rank": "write lora_config: {max_lora_rank: ...}",
-        "use_cuda_graph": "write cuda_graph_config",
-        "cuda_graph_batch_sizes": "write cuda_graph_config: {batch_sizes: ...}",
-        "enable_trtllm_sampler": "leave it out: the library has one sampler",
-        "enable_mixed_sampler": "leave it out: the library has one sampler",
-        **dict.fromkeys(
-            (
-                *("build_config", "quant_config", "calib_config", "fast_build", "enable_build_cache"),
-                *("batching_type", "extended_runtime_perf_knob_config", "decoding_config", "enable_tqdm"),
-                *("workspace", "embedding_parallel_mode", "normalize_log_probs", "auto_parallel"),
-                *("fail_fast_on_attention_window_too_large", "enable_prompt_adapter"),
-                "max_prompt_adapter_token",
-            ),
-            _COMPILED,
-        ),
-    },
+    gone=_GONE,
 )

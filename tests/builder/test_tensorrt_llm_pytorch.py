@@ -42,6 +42,9 @@ SIGNATURES = Path(__file__).parents[1] / "standins" / "llm_api" / "signatures.js
         ({"stream_interval": 10}, "every token is streamed"),
         ({"max_beam_width": 4}, "no request asks for a beam search"),
         ({"kv_cache_dtype": "fp8"}, "write kv_cache_config: {dtype: ...}"),
+        ({"tp_size": 2}, "write tensor_parallel_size."),
+        ({"use_cuda_graph": True}, "write cuda_graph_config: {...}"),
+        ({"pytorch_backend_config": {}}, "write what it has in llm_args itself"),
         ({"build_config": {}}, "it belongs to the compiled engines"),
         ({"lora_config": {"lora_dir": ["/x"]}}, "name the adapters under lora instead"),
     ],
@@ -51,6 +54,39 @@ def test_a_wrong_argument_or_one_that_nothing_can_honour_is_told(given: dict[str
     with pytest.raises(CodedError) as caught:
         engine_plan(config)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        # As in NVIDIA's guides of 1.0 to 1.2.
+        {
+            "cuda_graph_config": {"enable_padding": True, "batch_sizes": [1, 2, 4, 8]},
+            "kv_cache_config": {
+                "free_gpu_memory_fraction": 0.8,
+                "enable_block_reuse": False,
+                "dtype": "auto",
+            },
+            "enable_attention_dp": True,
+            "moe_config": {"backend": "CUTLASS"},
+            "speculative_config": {"decoding_type": "MTP", "num_nextn_predict_layers": 3},
+            "print_iter_log": True,
+        },
+        {
+            "attn_backend": "FLASHINFER",
+            "disable_overlap_scheduler": True,
+            "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
+            "lora_config": {"lora_target_modules": ["attn_q"], "max_lora_rank": 8, "max_loras": 4},
+            "sampler_type": "TorchSampler",
+            "batch_wait_timeout_ms": 5,
+            "max_num_tokens": None,
+        },
+    ],
+)
+def test_published_arguments_are_taken_as_they_are(given: dict[str, Any]) -> None:
+    config = BuildConfig(engine="tensorrt_llm", backend="pytorch", model_id="a/b", llm_args=given)
+    engine_plan(config)
+    assert TABLE.read(config) == given
 
 
 def test_the_table_has_all_published_arguments() -> None:
