@@ -59,6 +59,11 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_greedy(self) -> bool:
         return self.temperature == 0.0 or self.top_k == 1 or (self.top_k < 1 and self.top_p <= 0)
 
+    @property
+    def has_penalties(self) -> bool:
+        neutral = (1.0, 0.0, 0.0)
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != neutral
+
 
 class Tensor(msgspec.Struct, frozen=True):
     """An array of a request: numpy's name of its type, its shape and its bytes in C order."""

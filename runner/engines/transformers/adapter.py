@@ -5,78 +5,22 @@ model that the library can batch, or an embedding model (``embedding``); its wei
 directory as the library saves them.
 """
 
-import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import msgspec
 from transformers import AutoModel
 
 from engine.pooling import Pooling, read_pooling
-from errors.coded_error import CodedError
-from runner.engines.guides.compile import GuideCompiler, open_guides
-from runner.engines.guides.follow import Follower
+from runner.engines.batched_engine import BatchedEngine
+from runner.engines.guides.compile import open_guides
 from runner.engines.protocol.adapter import EngineAdapter, Sink
-from runner.engines.protocol.messages import ALL_GUIDE_TYPES, Ready, Statistics, Submit
+from runner.engines.protocol.messages import ALL_GUIDE_TYPES, Ready
 from runner.engines.transformers.batching import Batching
 from runner.engines.transformers.embedding import EmbeddingEngine
 from runner.engines.transformers.loading import load_model, placed, read_model, start_failed
-from runner.engines.transformers.sequence import Sequence
 from runner.engines.transformers.settings import ENGINE_KIND, Options, batching_config
-
-_CLOSE_TIMEOUT_S = 30.0
-
-
-class TransformersEngine:
-    """A loaded model and its batch. See ``runner.engines.protocol.adapter.EngineAdapter``."""
-
-    def __init__(self, batching: Batching, sink: Sink, ready: Ready, guides: GuideCompiler | None) -> None:
-        self._batching = batching
-        self._sink = sink
-        self.ready = ready
-        self._guides = guides
-        self._compiling: set[int] = set()
-        """Requests whose guide is being compiled."""
-        self._lock = threading.Lock()
-
-    def submit(self, request: Submit) -> None:
-        if request.guide is None:
-            self._batching.submit(Sequence(request))
-        else:
-            assert self._guides is not None, "the engine server rejects guides that Ready does not list"
-            self._compiling.add(request.request_id)
-            is_wanted = partial(self._compiling.__contains__, request.request_id)
-            self._guides.submit(request.guide, partial(self._submit_guided, request), is_wanted)
-
-    def _submit_guided(self, request: Submit, answer: Follower | CodedError | None) -> None:
-        """Submit a request once its guide is compiled, or is invalid."""
-        with self._lock:
-            is_wanted = request.request_id in self._compiling
-            self._compiling.discard(request.request_id)
-            if is_wanted and isinstance(answer, Follower):
-                self._batching.submit(Sequence(request, answer))
-        if not is_wanted:
-            self._sink.finished(request.request_id, "cancelled")
-        elif isinstance(answer, CodedError):
-            self._sink.failed(request.request_id, answer)
-
-    def cancel(self, request_id: int) -> None:
-        with self._lock:
-            if request_id in self._compiling:
-                self._compiling.discard(request_id)
-                return
-        self._batching.cancel(request_id)
-
-    def statistics(self) -> Statistics:
-        active, queued = self._batching.counts()
-        queued += len(self._compiling)
-        return Statistics(active=active, queued=queued, cache_used=self._batching.cache_used())
-
-    def close(self) -> None:
-        """Stop the loop. NOTE: its thread is not a daemon: the process does not exit without this."""
-        self._batching.close(_CLOSE_TIMEOUT_S)
 
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdapter:
@@ -100,7 +44,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     if guides is not None:
         ready = msgspec.structs.replace(ready, guide_types=ALL_GUIDE_TYPES)
     batching.start()
-    return TransformersEngine(batching, sink, ready, guides)
+    return BatchedEngine(batching, sink, ready, guides)
 
 
 def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Ready]:

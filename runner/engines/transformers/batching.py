@@ -19,11 +19,11 @@ from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPP
 
 from errors.engines import EngineCrashed
 from runner.engines.protocol.adapter import Sink
+from runner.engines.sequence import Sequence
 from runner.engines.transformers.cache import GrowingCache
 from runner.engines.transformers.library_parts import ChoosingRunner, Router, Scheduler, Status
 from runner.engines.transformers.running import RunningSequences
 from runner.engines.transformers.sampling import SamplingProcessor
-from runner.engines.transformers.sequence import Sequence
 from runner.engines.transformers.settings import ENGINE_KIND
 
 _NO_END_ID = -1
@@ -96,13 +96,11 @@ class Batching:
             self._manager.cancel_request(str(request_id))
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of active requests, which hold cache, and of waiting ones."""
         scheduler = self._processor.scheduler
         queued = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
         return len(scheduler.active_requests), queued
 
     def cache_used(self) -> float:
-        """Return the share of the cache, 0..1, that requests hold, without prefixes of finished ones."""
         cache = self._processor.cache
         kept_bytes = sum(
             len(allocator.ledger.cached_blocks) * allocator.bytes_per_block

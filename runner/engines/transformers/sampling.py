@@ -9,8 +9,6 @@ repetition divides positive and multiplies negative scores of each token of prom
 and frequency (per occurrence) are subtracted from tokens of the output.
 """
 
-import hashlib
-import struct
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
@@ -20,9 +18,8 @@ from transformers.generation.continuous_batching.requests import FutureRequestSt
 
 from errors.coded_error import CodedError
 from runner.engines.protocol.messages import Sampling, TokenLogProb
-from runner.engines.transformers.sequence import Sequence
+from runner.engines.sequence import Sequence
 
-_MASK_64 = (1 << 64) - 1
 # Enough for the nucleus of any trained model; for a flatter distribution the whole vocabulary is sorted.
 # Sorting 128,000 tokens costs more than all other sampling.
 _NUCLEUS_CANDIDATES = 1024
@@ -75,7 +72,7 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         """Return True if any request of this step wants another token than the most probable one."""
         return any(
             not sequence.request.sampling.is_greedy
-            or _has_penalties(sequence.request.sampling)
+            or sequence.request.sampling.has_penalties
             or sequence.follower is not None
             or sequence.request.sampling.logit_bias
             or sequence.request.wants_log_probs
@@ -93,7 +90,7 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         for row, sequence in enumerate(self._rows):
             if logit_bias := sequence.request.sampling.logit_bias:
                 scores[row, list(logit_bias)] += scores.new_tensor(list(logit_bias.values()))
-            if _has_penalties(sequence.request.sampling):
+            if sequence.request.sampling.has_penalties:
                 if sequence not in self._occurrences:
                     self._occurrences[sequence] = _Occurrences(sequence, scores[row])
                 self._occurrences[sequence].penalize(scores[row], sequence)
@@ -115,11 +112,6 @@ def _log_prob(log_probs: torch.Tensor, token: int, num_top: int) -> TokenLogProb
     """Look a token up in ``log_probs`` [vocabulary] of the model's own distribution."""
     values, ids = log_probs.topk(min(num_top, log_probs.shape[-1]))
     return TokenLogProb(float(log_probs[token]), list(zip(ids.tolist(), values.tolist(), strict=True)))
-
-
-def _has_penalties(sampling: Sampling) -> bool:
-    neutral = (1.0, 0.0, 0.0)
-    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != neutral
 
 
 class _Occurrences:
@@ -168,7 +160,7 @@ def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     logits = (scores - scores.amax(dim=-1, keepdim=True)) / temperature
     # As in vLLM, min_p comes before top_k and top_p. The log of 0 is below all scores.
     logits.masked_fill_(logits < logits.new_tensor([[each.min_p] for each in samplings]).log(), -torch.inf)
-    keys = torch.tensor([[_key(sequence)] for sequence in sequences], device=scores.device)
+    keys = torch.tensor([[sequence.draw_key] for sequence in sequences], device=scores.device)
     tokens = torch.empty(len(sequences), dtype=torch.long, device=scores.device)
     truncated = [row for row, sampling in enumerate(samplings) if sampling.top_k or sampling.top_p < 1]
     whole = [row for row, sampling in enumerate(samplings) if not (sampling.top_k or sampling.top_p < 1)]
@@ -211,12 +203,6 @@ def _truncate(logits: torch.Tensor, samplings: list[Sampling]) -> tuple[torch.Te
         if width == size or not (is_kept[:, -1:] & ~is_top_k).any():
             return values.masked_fill_(~is_kept, -torch.inf), ids
         width = size
-
-
-def _key(sequence: Sequence) -> int:
-    """Hash the sequence's seed and the position of the token to draw into a signed integer of 64 bits."""
-    text = struct.pack("<QQ", sequence.seed & _MASK_64, sequence.num_generated)
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
 
 
 def gumbel(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

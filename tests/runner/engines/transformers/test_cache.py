@@ -39,7 +39,7 @@ def cached(served: Served, ids: list[int]) -> int:
 
 
 def cache_of(served: Served) -> GrowingCache:
-    found = served.engine._batching._processor.cache
+    found = served.engine._batch._processor.cache
     assert isinstance(found, GrowingCache)
     return found
 

@@ -15,11 +15,11 @@ from transformers.generation.continuous_batching.requests import RequestState
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
 from runner.engines.protocol.messages import Submit
+from runner.engines.sequence import Sequence
 from runner.engines.transformers import attention
 from runner.engines.transformers.adapter import load
 from runner.engines.transformers.batching import Batching
 from runner.engines.transformers.sampling import SamplingProcessor
-from runner.engines.transformers.sequence import Sequence
 from runner.engines.transformers.settings import Options, batching_config
 from tests.runner.engines.transformers.transformers_models import RecordingSink, llama, save_model, serve
 
@@ -50,7 +50,7 @@ def test_each_sequence_attends_to_its_own_keys_only(directory: Path, monkeypatch
     """The library's attention, to which calls without a paged cache are passed on, is not called."""
     monkeypatch.setattr(attention, "sdpa_attention_forward", None)
     with serve(directory) as served:
-        assert served.engine._batching._processor.inputs_and_outputs.attention_mask is None
+        assert served.engine._batch._processor.inputs_and_outputs.attention_mask is None
         assert served.answer([1, 2, 3], 5)[0] == served.generate([1, 2, 3], 5)
 
 

@@ -50,7 +50,7 @@ def test_ready_tells_what_the_model_takes(directory: Path) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", ""])
 def test_a_cpu_computes_in_float32_unless_told_otherwise(directory: Path, dtype: str) -> None:
     with serve(directory, dtype=dtype, device="cpu") as served:
-        assert served.engine._batching._manager.model.dtype == getattr(torch, dtype or "float32")
+        assert served.engine._batch._manager.model.dtype == getattr(torch, dtype or "float32")
         assert len(served.answer(prompt(5), 4)[0]) == 4
 
 
@@ -143,7 +143,7 @@ def test_a_cache_that_does_not_fit_is_refused(directory: Path) -> None:
 def test_the_registry_and_the_messages_do_not_import_torch() -> None:
     program = (
         "import sys, engine.kinds, runner.engines.protocol.adapter\n"
-        "import runner.engines.transformers.sequence\n"
+        "import runner.engines.sequence\n"
         "sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
     )
     root = Path(__file__).parents[4]

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.engines.protocol.messages import Sampling, Submit
+from runner.engines.sequence import Sequence
 from runner.engines.transformers.sampling import draw, gumbel
-from runner.engines.transformers.sequence import Sequence
 
 pytestmark = pytest.mark.engine_env
 

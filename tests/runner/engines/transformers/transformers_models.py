@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, PreTrainedModel
 
+from runner.engines.protocol.adapter import EngineAdapter
 from runner.engines.protocol.messages import FinishReason, Sampling, Submit
-from runner.engines.transformers.adapter import TransformersEngine, load
+from runner.engines.transformers.adapter import load
 from tests.runner.engines.recording_sink import RecordingSink
 
 VOCAB_SIZE = 300
@@ -60,7 +61,7 @@ def save_model(config: PretrainedConfig, directory: Path, **generation: Any) -> 
 class Served:
     """A running engine and the same model by itself."""
 
-    def __init__(self, engine: TransformersEngine, sink: RecordingSink, model: PreTrainedModel) -> None:
+    def __init__(self, engine: EngineAdapter, sink: RecordingSink, model: PreTrainedModel) -> None:
         self.engine = engine
         self.sink = sink
         self.model = model

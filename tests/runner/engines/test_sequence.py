@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engines.protocol.messages import Submit
-from runner.engines.transformers.sequence import Sequence
+from runner.engines.sequence import Sequence
 
 token_lists = st.lists(st.integers(0, 2), min_size=1, max_size=6)
 word_lists = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3), max_size=4)

@@ -1,11 +1,13 @@
-"""One request of the ``transformers`` engine: its output, and the rules that end or restrict it.
+"""One request of an engine that samples here: its output, and the rules that end or restrict it.
 
 Pure Python without tensors: stop words, bad words, ``min_tokens`` and guides.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
+import struct
 from typing import TYPE_CHECKING
 
 from errors.coded_error import CodedError
@@ -29,7 +31,7 @@ class Sequence:
         """Error, for example of its guide. Set instead of ``finish_reason``."""
         self.tokens = list(request.input_ids)
         seed = request.sampling.seed
-        self.seed = secrets.randbits(_SEED_BITS) if seed is None else seed
+        self._seed = secrets.randbits(_SEED_BITS) if seed is None else seed % (1 << _SEED_BITS)
         self.is_cancelled = False
         self.cached_tokens = 0
         """Number of tokens: see ``messages.Cached``."""
@@ -42,6 +44,12 @@ class Sequence:
     @property
     def num_generated(self) -> int:
         return len(self.tokens) - len(self.request.input_ids)
+
+    @property
+    def draw_key(self) -> int:
+        """Hash the seed and the position of the token to draw into a signed integer of 64 bits."""
+        text = struct.pack("<QQ", self._seed, self.num_generated)
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
 
     def append(self, token: int) -> None:
         """Add the next output token. Set ``finish_reason`` if it is the last one."""
