@@ -66,10 +66,11 @@ def fit_here(file: ConfigFile, found: Survey, folder: Path) -> MachineFit:
 
 
 def _fit_memory(fit: MachineFit, values: Mapping[str, Any], *, embeds: bool) -> None:
-    shape, gpus, config = shape_of(values), visible_gpus(), fit.config
+    shape, config = shape_of(values), fit.config
+    gpus = () if KINDS[config.engine_kind].runs_gguf else visible_gpus()
     stored = stored_precision(values)
     fit.rows["model"] += f", {count_in_words(shape.num_parameters)} parameters"
-    fit.rows["weights"] = f"{in_words(weight_bytes(shape, stored))} ({stored.dtype})"
+    fit.rows["weights"] = f"{in_words(weight_bytes(shape, stored))} ({stored.gguf_type or stored.dtype})"
     needs_gpu = KINDS[config.engine_kind].needs_gpu
     precision = running_precision(values, config.dtype, on_cpu=not gpus, half=needs_gpu)
     demanded = demand(shape, precision, values, config.max_seq_len)

@@ -68,12 +68,18 @@ def is_config(text: str) -> bool:
     return Path(text).suffix in _CONFIG_SUFFIXES and not Path(text).is_dir()
 
 
-def best_kind() -> str:
-    """Return the kind of engine that serves a model's own weights best on this machine."""
+def best_kind(*, is_gguf: bool = False) -> str:
+    """Return the kind of engine that serves a model's own weights, or a GGUF file, best on this machine."""
     has_gpu = bool(visible_gpus())
-    able = [each for each in KINDS.values() if each.serves_models and (has_gpu or not each.needs_gpu)]
+    able = [
+        each
+        for each in KINDS.values()
+        if each.serves_models
+        and (has_gpu or not each.needs_gpu)
+        and (not each.runs_gguf or (is_gguf and not has_gpu))
+    ]
     for each in able[:-1]:
-        if installed_version(_python(each))(each.name):
+        if installed_version(_python(each))(each.package):
             return each.name
     return able[-1].name
 
@@ -81,7 +87,7 @@ def best_kind() -> str:
 def missing_environment(chosen: str) -> str | None:
     """Name the kind that would serve faster here than ``chosen``; None if its environment is installed."""
     first = next(kind for kind in KINDS.values() if kind.serves_models)
-    if chosen == first.name or not visible_gpus() or installed_version(_python(first))(first.name):
+    if chosen == first.name or not visible_gpus() or installed_version(_python(first))(first.package):
         return None
     remedy = "`make vllm` installs it" if IS_CHECKOUT else f"{ENGINE_PYTHON_VARIABLE} names one"
     return f"{first.name:<12}would be faster on this GPU, but its environment is not here: {remedy}"
@@ -113,7 +119,8 @@ def _of_file(path: Path, kind: str | None) -> ConfigFile:
 
 def _file(keys: dict[str, Any], kind: str | None, *, folder: Path | None) -> ConfigFile:
     given = {name: value for name, value in keys.items() if value is not None}
-    config = checked_config({"engine": kind or best_kind(), **given})
+    engine = kind or best_kind(is_gguf="gguf_file" in given)
+    config = checked_config({"engine": engine, **given})
     return ConfigFile(config, hf_token=None, folder=folder, notes=())
 
 

@@ -74,8 +74,8 @@ def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> 
 
 
 def _engine_bytes(file: ConfigFile, found: Survey) -> int:
-    """Return the size of an engine that is not compiled. A GGUF file's weights are unpacked in it."""
-    if file.config.gguf_file is None:
+    """Return the size of an engine that is not compiled. Most kinds unpack a GGUF file's weights."""
+    if file.config.gguf_file is None or KINDS[file.config.engine_kind].runs_gguf:
         return found.total_bytes
     try:
         return weight_bytes(shape_of(found.values), stored_precision(found.values))

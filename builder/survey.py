@@ -1,15 +1,21 @@
 """Survey of a model before its weights are downloaded: its files' sizes, and what config.json says."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.config.config import BuildConfig
 from builder.weights.checkpoint import read_config
 from builder.weights.hub import Hub, Snapshot
 from builder.weights.model_files import Model, Sources, identity
 from builder.weights.weights import obtain_model, wanted_names
+from engine.kinds import KINDS
+
+if TYPE_CHECKING:  # The gguf library takes a third of a second.
+    from builder.gguf.header import GgufFile
 
 _CONVERTED = {".bin": 1, ".pt": 1, ".pth": 1, ".gguf": 4}
 """Factor by which safetensors are larger: a quantized GGUF file becomes 16 bits a weight."""
@@ -27,6 +33,8 @@ class Survey:
     """Sizes by name; None for a file for which the Hub has none."""
     missing_bytes: int
     """Bytes to be downloaded."""
+    is_converted: bool = True
+    """True if weights in another format become safetensors."""
 
     @property
     def total_bytes(self) -> int:
@@ -35,6 +43,8 @@ class Survey:
     @property
     def disk_bytes(self) -> int:
         """Bytes to be written: the download, and weights in another format as safetensors, at most."""
+        if not self.is_converted:
+            return self.missing_bytes
         sizes = ((PurePath(name).suffix, size or 0) for name, size in self.sizes_bytes.items())
         return self.missing_bytes + sum(_CONVERTED.get(suffix, 0) * size for suffix, size in sizes)
 
@@ -44,10 +54,11 @@ def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Surv
 
     A model in a tar is fetched as a whole.
     """
+    is_converted = not KINDS[config.engine_kind].runs_gguf
     if config.model_path is not None or config.model_tar_url is not None:
         model = obtain_model(config, sources, with_weights=with_weights)
         sizes: dict[str, int | None] = {name: path.stat().st_size for name, path in model.files.items()}
-        return Survey(None, identity(model), _values(config, model), sizes, 0)
+        return Survey(None, identity(model), _values(config, model), sizes, 0, is_converted)
     assert config.model_id is not None, "a checked config names a model"
     hub = Hub(token=sources.hf_token, cache=sources.cache)
     snapshot = hub.snapshot(config.model_id, config.revision)
@@ -61,25 +72,29 @@ def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Surv
     else:
         read = {"config.json"} & set(snapshot.names) if config.gguf_file is None else set(names)
         values = _values(config, Model(config.model_name, snapshot.commit, hub.fetch(snapshot, read, None)))
-    return Survey(snapshot.commit, snapshot.commit, values, sizes, missing_bytes)
+    return Survey(snapshot.commit, snapshot.commit, values, sizes, missing_bytes, is_converted)
 
 
 def _announced_values(hub: Hub, snapshot: Snapshot, config: BuildConfig) -> Mapping[str, Any]:
     """Return what the header of a GGUF file on the Hub says."""
-    from builder.gguf.architecture import read_architecture
     from builder.gguf.header import read_header_of
 
     assert config.gguf_file is not None
     size_bytes = next(file.size_bytes for file in snapshot.files if file.name == config.gguf_file)
     with hub.beginning(snapshot, config.gguf_file) as file:
         header = read_header_of(config.model_name, config.gguf_file, file, size_bytes or 0)
-    return read_architecture(header).values
+    return _gguf_values(config, header)
 
 
 def _values(config: BuildConfig, model: Model) -> Mapping[str, Any]:
     if config.gguf_file is not None and config.gguf_file in model.files:
-        from builder.gguf.architecture import read_architecture
         from builder.gguf.header import read_header
 
-        return read_architecture(read_header(model.name, model.files[config.gguf_file])).values
+        return _gguf_values(config, read_header(model.name, model.files[config.gguf_file]))
     return read_config(model).values if "config.json" in model.files and config.gguf_file is None else {}
+
+
+def _gguf_values(config: BuildConfig, file: GgufFile) -> Mapping[str, Any]:
+    from builder.gguf.architecture import read_architecture, read_description
+
+    return read_description(file) if KINDS[config.engine_kind].runs_gguf else read_architecture(file).values

@@ -180,7 +180,7 @@ def _add_kind(parser: argparse.ArgumentParser) -> None:
         dest="kind",
         choices=[kind.name for kind in KINDS.values() if kind.serves_models],
         help="kind of engine for a model; default: vllm where there is a GPU and vLLM's environment, "
-        "else transformers",
+        "llama_cpp for a GGUF file where there is no GPU, else transformers",
     )
 
 

@@ -61,6 +61,8 @@ ENGINE_ARGS_NAME = "engine_args.json"
 """File with the arguments of vLLM's ``AsyncEngineArgs``, in an engine of vLLM."""
 LLM_ARGS_NAME = "llm_args.json"
 """File with the arguments of TensorRT-LLM's ``LLM``, in an engine of its PyTorch backend."""
+GGUF_NAME = "model.gguf"
+"""File with the weights of an engine that runs GGUF files."""
 LORA_FOLDER = "lora"
 """Folder with an engine's LoRA adapters: one folder each, by name."""
 
@@ -84,6 +86,10 @@ class Kind:
     """True if it runs only on the GPU architecture, number of GPUs and library version it was built for."""
     serves_models: bool = False
     """True if it runs a model's own weights: ``serve`` takes the first such kind that runs here."""
+    runs_gguf: bool = False
+    """True if it runs GGUF files as they are, on the CPU, and no other models. Other kinds convert them."""
+    package: str = ""
+    """Package that the engine's environment has if the kind can run; needed with ``serves_models``."""
     checkout_environment: str = DEFAULT_ENVIRONMENT
     """Folder of the environment that a checkout has for it."""
     has_cpp_backend: bool = False
@@ -195,6 +201,7 @@ _ROWS = (
         runs_on="NVIDIA GPU",
         needs_gpu=True,
         serves_models=True,
+        package="vllm",
         checkout_environment=".venv-vllm",
         libraries=("torch", "transformers", "vllm"),
         prepares=True,
@@ -224,6 +231,24 @@ _ROWS = (
         },
     ),
     Kind(
+        name="llama_cpp",
+        adapter="runner.engines.llama_cpp.adapter",
+        builder="builder.kinds.llama_cpp",
+        # Threads that spin make a step up to 50 times as long beside other programs.
+        # The other one keeps a failed assertion from starting a debugger.
+        environment={"OMP_WAIT_POLICY": "PASSIVE", "GGML_NO_BACKTRACE": "1"},
+        runs_on="CPU",
+        serves_models=True,
+        runs_gguf=True,
+        package="xllamacpp",
+        runs_in_child=True,
+        libraries=("xllamacpp",),
+        capabilities=frozenset(
+            {"log_probs", "min_p", "logit_bias", "priority", "guides", "chat_guides", "guided_min_length"}
+        ),
+        remedies={"guided_decoding_guide_type": _NO_TOKENIZER},
+    ),
+    Kind(
         name="transformers",
         adapter="runner.engines.transformers.adapter",
         builder="builder.kinds.transformers",
@@ -231,6 +256,7 @@ _ROWS = (
         environment={"GOMP_SPINCOUNT": "30000"},
         runs_on="CPU or GPU",
         serves_models=True,
+        package="transformers",
         runs_in_child=True,
         libraries=("torch", "transformers"),
         capabilities=frozenset(

@@ -1,5 +1,6 @@
 """Translation of GGUF's metadata to ``config.json``, and of tensor names, by architecture."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,52 @@ def read_architecture(file: GgufFile) -> Architecture:
     return Architecture(values, weights)
 
 
+def read_description(file: GgufFile) -> dict[str, Any]:
+    """Return the values of config.json that tell a model's size and tokens, of any architecture.
+
+    ``quantization_config`` has the commonest type of the weights and their size. Raises ModelUnusable.
+    """
+
+    def number(key: str) -> int | None:
+        found = file.metadata.get(f"{file.architecture}.{key}")
+        # Some architectures have a value for each layer.
+        found = max(found, default=None) if isinstance(found, tuple) else found
+        return found if isinstance(found, int) and 0 < found < 1 << 40 else None
+
+    sizes: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        sizes[tensor.type.name] += tensor.size_bytes
+    tokens = file.get("tokenizer.ggml.tokens", tuple) or ()
+    embedding = file.tensors.get("token_embd.weight")
+    values = {
+        "model_type": file.architecture,
+        "hidden_size": number("embedding_length"),
+        "intermediate_size": number("feed_forward_length"),
+        "num_hidden_layers": number("block_count"),
+        "num_attention_heads": number("attention.head_count"),
+        "num_key_value_heads": number("attention.head_count_kv"),
+        "head_dim": number("attention.key_length"),
+        "max_position_embeddings": number("context_length"),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "torch_dtype": stored_dtype(file),
+        "vocab_size": embedding.shape[0] if embedding is not None else len(tokens),
+        "quantization_config": {
+            "quant_method": "gguf",
+            "type": sizes.most_common(1)[0][0] if sizes else "none",
+            "total_bytes": sizes.total(),
+        },
+        **_token_ids(file),
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _token_ids(file: GgufFile) -> dict[str, int | None]:
+    return {
+        f"{name}_token_id": file.get(f"tokenizer.ggml.{key}_token_id", int)
+        for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"))
+    }
+
+
 def stored_dtype(file: GgufFile) -> str:
     """Return the data type of the file's numbers; bfloat16 for quantized ones."""
     names = {tensor.type.name for tensor in file.tensors.values() if len(tensor.shape) > 1}
@@ -103,9 +150,8 @@ def _config(file: GgufFile, architecture: _Architecture) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "torch_dtype": stored_dtype(file),
         "vocab_size": embedding.shape[0],
+        **_token_ids(file),
     }
-    for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
-        values[f"{name}_token_id"] = file.get(f"tokenizer.ggml.{key}_token_id", int)
     return {key: value for key, value in values.items() if value is not None}
 
 

@@ -1,6 +1,7 @@
 """Write a GGUF file as transformers would: configuration, tokenizer and safetensors."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -8,7 +9,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, dequantize, quantize
 from numpy.typing import NDArray
 
-from builder.gguf.architecture import Weight, read_architecture
+from builder.gguf.architecture import Weight, read_architecture, read_description
 from builder.gguf.header import GgufFile, Tensor, read_header
 from builder.gguf.tokenizer import tokenizer_of
 from builder.weights.files import need_space
@@ -30,18 +31,37 @@ _CHUNK_NUMBERS = 8 << 20
 def convert(model: Model, name: str, folder: Path, dtype: str | None, progress: Progress | None) -> Model:
     """Write the file ``name`` of ``model`` as a model into ``folder``, in ``dtype`` or the file's own.
 
-    Raises GgufUnsupported, ModelUnusable and NotEnoughSpace before it writes anything.
+    Raises GgufUnsupported, ModelUnusable and NotEnoughSpace before it writes weights.
     """
     file = read_header(model.name, model.files[name])
     architecture = read_architecture(file)
-    tokenizer, tokenizer_config = tokenizer_of(file)
     values = {**architecture.values, **({"torch_dtype": dtype} if dtype is not None else {})}
+    _write_documents(file, values, folder)
+    _write_weights(file, architecture.weights, folder / "model.safetensors", values["torch_dtype"], progress)
+    return _written(model, folder)
+
+
+def describe(model: Model, name: str, folder: Path) -> Model:
+    """Write configuration and tokenizer of the file ``name`` of ``model``, of any architecture.
+
+    Raises GgufUnsupported and ModelUnusable.
+    """
+    file = read_header(model.name, model.files[name])
+    _write_documents(file, read_description(file), folder)
+    return _written(model, folder)
+
+
+def _written(model: Model, folder: Path) -> Model:
+    return Model(model.name, model.revision, {path.name: path for path in folder.iterdir()})
+
+
+def _write_documents(file: GgufFile, values: Mapping[str, Any], folder: Path) -> None:
+    tokenizer, tokenizer_config = tokenizer_of(file)
     ends = [file.get(f"tokenizer.ggml.{key}_token_id", int) for key in ("eos", "eot", "eom")]
     generation = {key: value for key, value in values.items() if key in ("bos_token_id", "pad_token_id")}
     generation["eos_token_id"] = sorted({end for end in ends if end is not None})
     generation |= _sampling(file)
     folder.mkdir()
-    _write_weights(file, architecture.weights, folder / "model.safetensors", values["torch_dtype"], progress)
     tokenizer.save(str(folder / "tokenizer.json"))
     documents = {
         "config.json": values,
@@ -50,7 +70,6 @@ def convert(model: Model, name: str, folder: Path, dtype: str | None, progress: 
     }
     for document, content in documents.items():
         (folder / document).write_text(json.dumps(content, indent=2) + "\n")
-    return Model(model.name, model.revision, {path.name: path for path in folder.iterdir()})
 
 
 def _sampling(file: GgufFile) -> dict[str, float]:

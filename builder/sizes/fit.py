@@ -24,7 +24,14 @@ from builder.sizes.memory import (
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
 from builder.weights.checkpoint import ModelConfig
 from engine.machine.gpu import Gpu, visible_gpus
-from engine.machine.main_memory import PROGRAM_BYTES, CpuCache, cpu_cache, ram_here_bytes
+from engine.machine.main_memory import (
+    PROGRAM_BYTES,
+    RUNNER_BYTES,
+    CpuCache,
+    cpu_cache,
+    fixed_cache,
+    ram_here_bytes,
+)
 from engine.words import count_in_words, in_words
 
 GPU_COUNTS = (1, 2, 4, 8)
@@ -46,6 +53,8 @@ def stored_precision(values: Mapping[str, Any]) -> Precision:
     described = values.get("quantization_config")
     if not isinstance(described, dict):
         return Precision(dtype=str(dtype))
+    if config.quantization == "gguf":
+        return Precision(gguf_type=described["type"], gguf_bytes=described["total_bytes"])
     bits, group_size = described.get("bits"), described.get("group_size")
     by_method = 8 if "fp8" in str(config.quantization) else None
     return Precision(
@@ -61,6 +70,8 @@ def running_precision(values: Mapping[str, Any], dtype: str | None, *, on_cpu: b
     ``on_cpu``: as float32. ``half``: weights in float32 are held in 16 bits, as vLLM does.
     """
     stored = stored_precision(values)
+    if stored.gguf_type is not None:
+        return stored
     if on_cpu:
         return Precision(dtype=dtype or "float32")
     if dtype is not None:
@@ -140,6 +151,10 @@ class MainMemory:
     cache: CpuCache
     least_bytes: int
     """Memory with the KV cache, if any, of one short sequence."""
+    program: str = "torch and the runner"
+    program_bytes: int = PROGRAM_BYTES
+    is_cache_fixed: bool = False
+    """True if the cache has its size from the start."""
 
     @property
     def fits(self) -> bool:
@@ -149,13 +164,14 @@ class MainMemory:
         present = f"of this machine's {in_words(self.present_bytes)}"
         if not self.fits:
             return f"at least {in_words(self.least_bytes)} as {self.dtype}, {present}: does not fit here"
-        total = in_words(self.weight_bytes + PROGRAM_BYTES)
         weights = f"weights as {self.dtype} {in_words(self.weight_bytes)}"
-        text = f"{total} {present}: {weights}, torch and the runner {in_words(PROGRAM_BYTES)}"
-        if not self.cache.num_tokens:
-            return text
+        total_bytes = self.weight_bytes + self.program_bytes
+        programs = f"{self.program} {in_words(self.program_bytes)}"
         cache = f"{in_words(self.cache.num_bytes)} for {self.cache.num_tokens:,} tokens of KV cache"
-        return f"{text}; as sequences grow up to {cache}"
+        if self.is_cache_fixed:
+            return f"{in_words(total_bytes + self.cache.num_bytes)} {present}: {weights}, {programs}, {cache}"
+        text = f"{in_words(total_bytes)} {present}: {weights}, {programs}"
+        return f"{text}; as sequences grow up to {cache}" if self.cache.num_tokens else text
 
 
 def main_memory(
@@ -165,17 +181,24 @@ def main_memory(
     weights, of_token = weight_bytes(shape, precision), kv_bytes_per_token(shape, precision)
     length = ModelConfig(values).max_position_embeddings or MIN_SEQ_LEN
     present = ram_here_bytes()
+    sizes = {
+        "present_bytes": present,
+        "weight_bytes": weights,
+        "token_bytes": of_token,
+        "max_tokens": length,
+    }
+    short_bytes = min(length, MIN_SEQ_LEN) * of_token
+    if precision.gguf_type is not None:
+        least = weights + short_bytes + RUNNER_BYTES
+        cache = fixed_cache(**sizes)
+        return MainMemory(
+            present, precision.gguf_type, weights, cache, least, "the runner", RUNNER_BYTES, True
+        )
     if embeds:
         return MainMemory(present, precision.dtype, weights, CpuCache(0, 0), weights + PROGRAM_BYTES)
-    cache = cpu_cache(
-        present_bytes=present,
-        weight_bytes=weights,
-        token_bytes=of_token,
-        max_tokens=length,
-    )
     # The cache takes half of what the weights leave.
-    least = weights + 2 * min(length, MIN_SEQ_LEN) * of_token + PROGRAM_BYTES
-    return MainMemory(present, precision.dtype, weights, cache, least)
+    least = weights + 2 * short_bytes + PROGRAM_BYTES
+    return MainMemory(present, precision.dtype, weights, cpu_cache(**sizes), least)
 
 
 def size_lines(
@@ -195,9 +218,10 @@ def size_lines(
         shape = shape_of(values)
     except UnknownShape as exc:
         return [f"sizes are not known: the model's config.json has no {exc}"]
-    gpus = visible_gpus()
+    stored = stored_precision(values)
+    gpus = () if stored.gguf_type is not None else visible_gpus()
     running = running_precision(values, dtype, on_cpu=not needs_gpu and not gpus, half=needs_gpu)
-    lines = _weight_lines(shape, stored_precision(values), running, None if embeds else max_seq_len)
+    lines = _weight_lines(shape, stored, running, None if embeds else max_seq_len)
     if gpus:
         demanded = demand(shape, running, values, max_seq_len)
         lines.append(f"memory        {_verdict(demanded, gpus if needs_gpu else gpus[:1])}")
@@ -205,7 +229,7 @@ def size_lines(
         lines.append("memory        does not fit here: there is no NVIDIA GPU")
     else:
         lines.append(f"memory        {main_memory(shape, running, values, embeds=embeds)}")
-    if embeds:
+    if embeds or stored.gguf_type is not None:
         return lines
     on_gpu = running_precision(values, dtype, on_cpu=False, half=True)
     return [*lines, *market_lines(demand(shape, on_gpu, values, max_seq_len), section)]
@@ -231,7 +255,7 @@ def _weight_lines(
     of_token = kv_bytes_per_token(shape, running)
     lines = [
         f"model         {count_in_words(shape.num_parameters)} parameters, {shape.num_layers} layers",
-        f"weights       {in_words(weight_bytes(shape, stored))} ({stored.dtype})",
+        f"weights       {in_words(weight_bytes(shape, stored))} ({stored.gguf_type or stored.dtype})",
     ]
     if max_seq_len is not None:
         of_sequence = in_words(kv_bytes_per_sequence(of_token, max_seq_len))

@@ -58,6 +58,10 @@ class Precision:
     """Number of quantized weights that share a scale; None: a whole column."""
     kv_dtype: str | None = None
     """Data type of the KV cache; None: as ``dtype``."""
+    gguf_type: str | None = None
+    """Commonest type of a GGUF file's weights, if the engine holds them as they are in the file."""
+    gguf_bytes: int = 0
+    """Size of these weights."""
 
     @property
     def dtype_bytes(self) -> int:
@@ -99,6 +103,8 @@ class Limits:
 
 
 def weight_bytes(shape: ModelShape, precision: Precision) -> int:
+    if precision.gguf_type is not None:
+        return precision.gguf_bytes
     plain = shape.other_parameters + shape.embedding_parameters + shape.head_parameters
     return precision.linear_bytes(shape.linear_parameters) + plain * precision.dtype_bytes
 

@@ -17,7 +17,7 @@ RUN python3.11 environment.py engine-transformers-cpu /opt/engine
 
 # tini is the first process: it forwards signals and reaps orphaned processes.
 FROM ${PYTHON} AS system
-ARG PACKAGES="libstdc++6 tini zlib1g"
+ARG PACKAGES="libgomp1 libstdc++6 tini zlib1g"
 RUN dpkg --status $PACKAGES > /dev/null 2>&1 \
     || { apt-get update && apt-get install --yes --no-install-recommends $PACKAGES && rm -rf /var/lib/apt/lists/*; }
 # A user without rights, folders that any user may write into, and no program that gives rights.

@@ -197,6 +197,29 @@ def test_of_a_gguf_file_the_header_tells_whether_the_model_fits(
     assert any(f"{in_words(len(written))} for the download" in line for line in lines)
 
 
+def test_a_gguf_file_is_run_as_it_is_where_there_is_no_gpu(
+    tmp_path: Path, gpus: list[Gpu], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = ["xllamacpp"]
+    monkeypatch.setattr(
+        "builder.model_source.installed_version",
+        lambda python: lambda name: "1" if name in installed else None,
+    )
+    file = gguf_models.write(tmp_path / "m.gguf")
+    engine, lines = made(str(file))
+    assert read_manifest(engine).engine_kind == "llama_cpp"
+    assert (engine / "model.gguf").samefile(file)
+    assert any(line.startswith("disk ") and " 0 B of " in line for line in lines)
+    assert source(MODEL_ID).config.engine == "transformers"
+    installed.clear()
+    assert source(str(file)).config.engine == "transformers"
+    installed += ["xllamacpp", "vllm"]
+    gpus.append(Gpu(90, "H", 80 * GIB, 80 * GIB))
+    assert source(str(file)).config.engine == "vllm"
+    installed.remove("vllm")
+    assert source(str(file)).config.engine == "transformers"
+
+
 def test_a_gguf_file_of_the_hub_that_is_none_is_named(hub: HubServer, repository: Repository) -> None:
     repository.files["m.gguf"] = b"<html>" * 100
     with pytest.raises(ModelUnusable, match=r"m\.gguf is not a GGUF file"):

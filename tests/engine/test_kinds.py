@@ -64,7 +64,7 @@ def load(engine_dir, sink, options):
 
 
 def test_an_unknown_kind_is_refused_with_the_names_of_the_known() -> None:
-    known = "tensorrt_llm, tensorrt_llm_pytorch, vllm, transformers, paced"
+    known = "tensorrt_llm, tensorrt_llm_pytorch, vllm, llama_cpp, transformers, paced"
     with pytest.raises(InvalidSetting, match=f"engine kind must be one of {known}"):
         find_kind("quantum")
     assert supports("vllm", "lora_name")
@@ -72,7 +72,7 @@ def test_an_unknown_kind_is_refused_with_the_names_of_the_known() -> None:
 
 
 @pytest.mark.servers
-def test_a_fifth_kind_is_one_row_and_one_folder(tmp_path: Path) -> None:
+def test_a_further_kind_is_one_row_and_one_folder(tmp_path: Path) -> None:
     tree, directory = tmp_path / "tree", tmp_path / "engine"
     for package in ("errors", "engine", "builder", "runner", "cli", "triton_model_repo"):
         shutil.copytree(SOURCE_ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.servers
 ROOT = Path(__file__).parents[2]
 DOCKERFILES = ROOT / "deploy" / "docker"
 _BASE = "debian-python"
-_BASE_PACKAGES = "ca-certificates,libpython3.11,libstdc++6,python3.11,python3.11-venv,tini,zlib1g"
+_BASE_PACKAGES = "ca-certificates,libgomp1,libpython3.11,libstdc++6,python3.11,python3.11-venv,tini,zlib1g"
 _OTHER_SYSTEM = {"LD_LIBRARY_PATH", "PATH", "SSL_CERT_FILE"}
 """Variables that say where the base has its files."""
 

@@ -41,7 +41,7 @@ _MAX_GUIDE_BYTES: dict[GuideType, int] = {
 """Limits of a guide's text. Compiling it has limits of its own (``runner/engines/guides``)."""
 
 _ACTIONS: dict[Capability, str] = {"load_adapter": "load LoRA adapters while it serves", "sleep": "sleep"}
-NO_CHAT_FORM = "calls of tools and reasoning are enforced by the kinds transformers and vllm alone"
+NO_CHAT_FORM = "calls of tools and reasoning are enforced by the kinds transformers, llama_cpp and vllm alone"
 
 
 def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | None = None) -> None:

@@ -86,7 +86,7 @@ REFUSED: dict[type[CodedError], list[tuple[str | bytes, str]]] = {
     InvalidBuildValue: [
         (
             "engine: transformer",
-            "engine must be 'tensorrt_llm', 'tensorrt_llm_pytorch', 'vllm', 'transformers' or 'paced', but",
+            "'tensorrt_llm', 'tensorrt_llm_pytorch', 'vllm', 'llama_cpp', 'transformers' or 'paced', but",
         ),
         ("model_id: 3", "model_id must be text (put it in quotes), but is 3"),
         ("model_id: a/b/c", "model_id must be the name of a Hugging Face model"),

@@ -21,6 +21,7 @@ from builder.plan import plan_lines
 from builder.weights.model_files import Model
 from engine.end_ids import read_end_ids
 from engine.inspect import verify
+from engine.kinds import GGUF_NAME
 from engine.sampling_defaults import read_sampling_defaults
 from errors.build_config import ConflictingBuildKeys, ModelPathInvalid, ModelUnusable, WeightFormatMissing
 from tests.builder import tiny_model
@@ -203,6 +204,25 @@ def test_a_gguf_file_in_a_folder_is_built_and_planned(tmp_path: Path, engine: st
     assert (manifest.dtype, manifest.max_seq_len) == ("bfloat16", 64)
     assert verify(tmp_path / "engine.tar") == manifest
     assert "x.gguf" not in manifest.files
+
+
+def test_llama_cpp_has_the_file_as_it_is_of_any_architecture(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    unknown = {"blk.0.new.weight": np.zeros((4, 4), np.float32)}
+    file = gguf_models.write(tmp_path / "model" / "x.gguf", type_of={"*": "Q8_0"}, extra=unknown)
+    config = config_of(tmp_path, engine="llama_cpp", model_path="model", gguf_file="x.gguf")
+    lines = list(plan_lines(config))
+    assert not any("safetensors" in line or "bfloat16" in line for line in lines)
+    assert any(line.startswith("weights  ") and "Q8_0" in line for line in lines)
+    assert any(line.startswith("memory  ") and "weights as Q8_0" in line for line in lines)
+    manifest = build(config, tmp_path / "engine.tar", report=lambda line: None)
+    assert (manifest.engine_kind, manifest.quantization, manifest.max_seq_len) == ("llama_cpp", "Q8_0", 64)
+    assert manifest.files[GGUF_NAME].size_bytes == file.stat().st_size
+    assert {"config.json", "generation_config.json", "tokenizer.json"} < manifest.files.keys()
+    for keys in ({"gguf_file": None}, {"dtype": "float16"}):
+        given = {"engine": "llama_cpp", "model_path": "model", "gguf_file": "x.gguf", **keys}
+        with pytest.raises(ConflictingBuildKeys, match=next(iter(keys))):
+            build(config_of(tmp_path, **given), tmp_path / "other.tar", report=lambda line: None)
 
 
 def test_of_a_hub_repository_only_the_gguf_file_is_downloaded(tmp_path: Path, hub: HubServer) -> None:

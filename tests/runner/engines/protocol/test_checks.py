@@ -99,7 +99,9 @@ def test_a_guide_that_this_engine_has_not_is_refused() -> None:
     check_request(Submit(1, [1], 1, guide=Guide("json")), ready)
     with pytest.raises(UnsupportedArgument, match="guided_decoding_guide_type"):
         check_request(Submit(1, [1], 1, guide=Guide("regex", "a")), ready)
-    with pytest.raises(UnsupportedArgument, match=r"chat_form.*by the kinds transformers and vllm alone"):
+    with pytest.raises(
+        UnsupportedArgument, match=r"chat_form.*by the kinds transformers, llama_cpp and vllm alone"
+    ):
         check_request(Submit(1, [1], 1, guide=Guide("chat_form", "{}")), ready)
 
 
