@@ -18,6 +18,7 @@ CORE = ("engine core", "engine GPU worker")
 _SIGNS = (
     ("VLLM::EngineCore", CORE[0]),
     ("VLLM::Worker", CORE[1]),
+    ("VLLM::DPCoordinator", "vLLM's coordinator"),
     ("(?i)VLLM::API|vllm-rs", "vLLM's API server"),
     ("vllm.entrypoints.cli.main", "vLLM's main process"),
     (r"(runner|builder)\.cog_server|cog\.server\.http", "coglet server"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from builder.config.arguments import ArgumentTable, by_name
 
+_REPLICAS = "data_parallel_size alone counts the replicas of one machine; run one runner on each machine"
 _DECIDED = by_name(
     {
         "it is given by model_id, model_path or model_tar_url": (
@@ -24,10 +25,10 @@ _DECIDED = by_name(
         "use the key hf_token of the build config, which is kept secret": "hf_token",
         "the build config has a key of this name": "trust_remote_code",
         "it names code, which an engine does not have": "model_class_overrides",
-        "run one runner for each replica": (
+        _REPLICAS: (
             "data_parallel_address data_parallel_backend data_parallel_external_lb data_parallel_hybrid_lb "
             "data_parallel_multi_port_external_lb data_parallel_rank data_parallel_rpc_port "
-            "data_parallel_size data_parallel_size_local data_parallel_start_rank"
+            "data_parallel_size_local data_parallel_start_rank"
         ),
         "set NODES, NODE_RANK and HEAD_ADDRESS of the runner": "nnodes node_rank master_addr master_port",
         "set VLLM_LOGGING_LEVEL of the runner": "log_config_file log_level logging_config",
@@ -39,7 +40,7 @@ _WITHOUT_EFFECT = by_name(
         "nothing calls the extension": "worker_extension_cls",
         "nothing starts the profiler": "profiler_config",
         "nothing changes the number of GPUs of an engine": "elastic_ep_max_dp_size enable_elastic_ep",
-        "run one runner for each replica": "dp_sync_interval enable_fault_tolerance fault_tolerance_config",
+        _REPLICAS: "dp_sync_interval enable_fault_tolerance fault_tolerance_config",
         "no response has the experts": "aux_output_config enable_return_routed_experts",
         "no response has it": "return_sampling_mask",
         "no request can give the tokens to replay": "enable_trace_replay",

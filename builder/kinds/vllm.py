@@ -1,6 +1,7 @@
 """The ``vllm`` engine: weights, the arguments of vLLM's engine, LoRA adapters by name."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from engine.tar.manifest import EngineFacts, Library
 
 KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})
 
+_PARALLEL = ("tensor", "pipeline", "data")
+"""Kinds of parallelism whose sizes multiply to the number of GPUs."""
 _QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Files of AutoGPTQ, AutoAWQ and ModelOpt that describe a quantization instead of config.json."""
 
@@ -55,7 +58,7 @@ def _check_model(work: Work) -> None:
     work.facts = EngineFacts(
         engine_kind="vllm",
         library=Library(name="vllm", version=TABLE.version),
-        world_size=arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1),
+        world_size=math.prod(arguments.get(f"{each}_parallel_size", 1) for each in _PARALLEL),
         dtype=_dtype(arguments) or model_config.dtype,
         quantization=quantization,
         max_batch_size=arguments.get("max_num_seqs"),

@@ -84,6 +84,7 @@ class Feature:
     arguments: Mapping[str, object]
     check: Callable[[Served], str] = lambda served: ""
     model: str = "plain"
+    gpus: int = 1
 
 
 def _prefix(served: Served) -> str:
@@ -144,9 +145,9 @@ def _lora(served: Served) -> str:
 
 
 def _sleep(served: Served) -> str:
-    before = _gpu_used_mib()
+    before = _gpus_used_mib()[0]
     assert served.post("/sleep?level=1").status == 200
-    asleep = _gpu_used_mib()
+    asleep = _gpus_used_mib()[0]
     assert served.get("/is_sleeping").json() == {"is_sleeping": True}
     refused = served.post("/v1/completions", {"model": MODEL, "prompt": [400], "max_tokens": 1})
     assert refused.status == 503, refused.data
@@ -158,6 +159,12 @@ def _sleep(served: Served) -> str:
     ids = [400, 401]
     assert served.complete(ids)["choices"][0]["text"] == served.known(ids)
     return f"GPU memory of all {before} to {asleep} MiB, awake after {took_s:.1f} s"
+
+
+def _replicas(served: Served) -> str:
+    used = _gpus_used_mib()[:2]
+    assert min(used) > 2000, used
+    return f"{used[0]} and {used[1]} MiB in use on the GPUs"
 
 
 _EAGER = {"enforce_eager": True}
@@ -177,6 +184,7 @@ FEATURES = {
     "guides": Feature(_EAGER, _guide),
     "log probabilities": Feature(_EAGER, _log_probabilities),
     "LoRA while serving": Feature({**_EAGER, "enable_lora": True, "max_loras": 2, "max_lora_rank": 8}, _lora),
+    "two replicas": Feature({**_EAGER, "data_parallel_size": 2}, _replicas, gpus=2),
     "sleep and wake": Feature({**_EAGER, "enable_sleep_mode": True}, _sleep),
 }
 
@@ -201,7 +209,8 @@ def main() -> int:
             subprocess.run(command, cwd=SOURCE_ROOT, check=True)
     rows = []
     with ThreadPoolExecutor(options.at_once) as threads:
-        names = options.names or list(FEATURES)
+        gpus = len(_gpus_used_mib())
+        names = options.names or [name for name, each in FEATURES.items() if each.gpus <= gpus]
         runs = {name: threads.submit(_run, name, options, models) for name in names}
         for name, run in runs.items():
             try:
@@ -267,9 +276,10 @@ def _lora_folder(engine: Path, served_folder: Path) -> Path:
     return folder
 
 
-def _gpu_used_mib() -> int:
+def _gpus_used_mib() -> list[int]:
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0])
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return [int(each) for each in found]
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         engine_kind=ENGINE_KIND,
         vocab_size=config.model_config.get_vocab_size(),
         max_sequence_length=max_length if pooling is None else pooling.limit(max_length),
-        max_batch_size=config.scheduler_config.max_num_seqs,
+        max_batch_size=config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size,
         guide_types=() if guides is None else ALL_GUIDE_TYPES,
         is_embedding=pooling is not None,
         takes_priority=config.scheduler_config.policy == "priority",

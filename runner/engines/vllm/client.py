@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,8 +23,13 @@ from runner.engines.vllm.core_process import becomes_core, release
 from runner.engines.vllm.interface import (
     ROCM_VARIABLES,
     AsyncEngineArgs,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineCoreRequestType,
     Executor,
+    FinishReason,
     PoolerConfig,
+    SchedulerStats,
     SyncMPClient,
     UsageContext,
     VllmConfig,
@@ -74,6 +82,78 @@ class Client(SyncMPClient):  # type: ignore[misc]
         return _one_line(self._root_cause.first() or (_KILLED if self._is_shut_down else str(error)))
 
 
+class ReplicasClient(Client):
+    """A client of several engine cores, one for each replica of the model (``data_parallel_size``).
+
+    vLLM's own client of several cores is for ``AsyncLLM``. If one core dies, vLLM ends all.
+    """
+
+    def __init__(self, config: VllmConfig, root_cause: RootCause) -> None:
+        self._cores: dict[str, bytes] = {}
+        """Core of each request."""
+        self._loads: Counter[bytes] = Counter()
+        self._statistics: dict[int, SchedulerStats] = {}
+        super().__init__(config, root_cause)
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Give the request to the core with the fewest."""
+        with self._sending:
+            core = min(self.core_engines, key=self._loads.__getitem__)
+            self._cores[request.request_id] = core
+            self._loads[core] += 1
+        self._send(core, EngineCoreRequestType.ADD, request)
+
+    def abort_requests(self, request_ids: list[str]) -> None:
+        by_core: dict[bytes, list[str]] = {}
+        for request_id in request_ids:
+            if (core := self._forget(request_id)) is not None:
+                by_core.setdefault(core, []).append(request_id)
+        for core, keys in by_core.items():
+            self._send(core, EngineCoreRequestType.ABORT, keys)
+
+    def call_utility(self, method: str, *args: Any) -> Any:
+        """Call the method of each core at the same time; return the first core's result."""
+        results: list[Future[Any]] = []
+        for core in self.core_engines:
+            call_id, result = uuid.uuid1().int >> 64, Future[Any]()
+            self.utility_results[call_id] = result
+            self._send(core, EngineCoreRequestType.UTILITY, (0, call_id, method, args))
+            results.append(result)
+        found = [result.result() for result in results]
+        return found[0]
+
+    def get_output(self) -> EngineCoreOutputs:
+        """Return a step's outputs of one core, with the statistics of all."""
+        outputs = super().get_output()
+        is_aborted = any(each.finish_reason is FinishReason.ABORT for each in outputs.outputs)
+        # NOTE: if one has died, vLLM ends the others, which abort their requests as a sleep does.
+        if is_aborted and self.resources.engine_manager.finished_procs():
+            raise RuntimeError(_KILLED)
+        for request_id in outputs.finished_requests or ():
+            self._forget(request_id)
+        if outputs.scheduler_stats is not None:
+            self._statistics[outputs.engine_index] = outputs.scheduler_stats
+            found = self._statistics.values()
+            outputs.scheduler_stats = SchedulerStats(
+                num_running_reqs=sum(each.num_running_reqs for each in found),
+                num_waiting_reqs=sum(each.num_waiting_reqs for each in found),
+                kv_cache_usage=sum(each.kv_cache_usage for each in found) / len(self.core_engines),
+            )
+        return outputs
+
+    def _forget(self, request_id: str) -> bytes | None:
+        with self._sending:
+            core = self._cores.pop(request_id, None)
+            if core is not None:
+                self._loads[core] -= 1
+            return core
+
+    def _send(self, core: bytes, request_type: Any, request: Any) -> None:
+        with self._sending:
+            self.core_engine = core
+            SyncMPClient._send_input(self, request_type, request)
+
+
 def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> VllmConfig:
     """Make vLLM's configuration. Raises VllmArgumentsRefused."""
     environment = dict(os.environ)
@@ -105,8 +185,9 @@ def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> Vl
 
 def start(config: VllmConfig) -> Client:
     """Start the engine core and wait until it is ready. Raises VllmStartFailed with the root cause."""
+    kind = ReplicasClient if config.parallel_config.data_parallel_size > 1 else Client
     with _start_errors() as root_cause, becomes_core():
-        return Client(config, root_cause)
+        return kind(config, root_cause)
 
 
 def start_ranks(config: VllmConfig) -> Callable[[], str]:

@@ -9,7 +9,9 @@ Behavior that no check at the start can see, and where it is used:
 * The engine core starts by ``utils.get_mp_context().Process(target, name, kwargs)``, with ``vllm_config`` and
   ``tensor_queue`` in ``kwargs`` and the name ``CORE_NAME`` if there is one core (``core_process``).
 * ``SyncMPClient`` takes what ``outputs_queue`` has; ``get_output`` raises an exception that it finds there.
-  It sends messages by ``_send_input`` alone, and the core processes them in order (``client``).
+  It sends messages by ``_send_input`` alone, to ``core_engine``, and the core processes them in order. With
+  ``data_parallel_size`` there are several ``core_engines``, and the result of a call comes to
+  ``utility_results`` (``client``).
 * ``scheduler_config.scheduler_cls`` is None unless vLLM needs a certain scheduler (``client``).
 * The core's sampling parameters are not checked again: limits hold by ``request.check_limits``.
 * ``collective_rpc("reload_weights")`` reads the weights again after a sleep of level 2, and drops all LoRA
@@ -76,11 +78,12 @@ USES = {
         "request_id new_token_ids new_logprobs pooling_output finish_reason stop_reason prefill_stats error "
         "spec_decode_metrics"
     ),
-    "vllm.v1.engine.EngineCoreOutputs": "outputs scheduler_stats",
+    "vllm.v1.engine.EngineCoreOutputs": "outputs scheduler_stats finished_requests engine_index",
     "vllm.v1.engine.EngineCoreRequest": (
         "request_id prompt_token_ids mm_features sampling_params pooling_params arrival_time lora_request "
         "cache_salt data_parallel_rank priority"
     ),
+    "vllm.v1.engine.EngineCoreRequestType": "ADD ABORT UTILITY",
     "vllm.v1.engine.FinishReason": "STOP LENGTH ABORT",
     "vllm.v1.engine.core_client.SyncMPClient": (
         "__init__(vllm_config,executor_class,log_stats) _send_input(request_type,request) get_output() "
@@ -88,6 +91,7 @@ USES = {
         "add_lora(lora_request) remove_lora(lora_id) sleep(level,mode) wake_up(tags) collective_rpc(method)"
     ),
     "vllm.v1.engine.utils": "get_mp_context()",
+    "vllm.v1.engine.utils.CoreEngineProcManager": "finished_procs()",
     "vllm.v1.executor.Executor": "get_class(vllm_config)",
     "vllm.v1.metrics.stats.PrefillStats": "num_cached_tokens",
     "vllm.v1.metrics.stats.RequestSpecDecodeMetrics": "histogram num_draft_tokens",

@@ -111,6 +111,47 @@ def test_a_core_that_is_killed_is_noticed(start_server: StartServer) -> None:
     assert server.exit_code() == 70
 
 
+def test_replicas_share_requests_follow_orders_and_end_together(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    lora = {"enable_lora": True, "max_loras": 1, "max_lora_rank": 8, "enable_sleep_mode": True}
+    server = start_server(
+        {"data_parallel_size": 2, "max_num_seqs": 1, **lora}, STANDIN_STEP_FILE="", STANDIN_STEP_S="0.02"
+    )
+    adapter = make_adapter(tmp_path / "two", 2)
+    greedy = Sampling(top_k=1)
+    with Listening(server) as client:
+        assert client.ready.max_batch_size == 2
+        cores = [pid for pid in descendants(server.process.pid) if roles()[pid] == CORE[0]]
+        assert len(cores) == 2
+
+        def run_two(first: int, **fields: Any) -> list[int]:
+            """Start two requests that run at the same time, and cancel them. Return their first tokens."""
+            for number in (first, first + 1):
+                client.send(Submit(number, [100], 900, greedy, **fields))
+            for number in (first, first + 1):
+                client.wait_for_tokens(number)
+            for number in (first, first + 1):
+                client.cancel(number)
+                assert client.wait_for_end(number) == "cancelled"
+            return [client.tokens(number)[0] for number in (first, first + 1)]
+
+        assert run_two(1) == run_two(3) == [101, 101]
+        client.send(LoadAdapter(10, "a", str(adapter)))
+        assert client.wait_for_end(10) == "end"
+        assert run_two(11, lora_name="a") == [102, 102]
+        client.send(Sleep(20, 1, "abort"))
+        assert client.wait_for_end(20) == "end"
+        client.send(WakeUp(21, []))
+        assert client.wait_for_end(21) == "end"
+        assert run_two(22) == [101, 101]
+        client.send(Submit(30, [7], 900), Submit(31, [7], 900))
+        os.kill(cores[1], signal.SIGKILL)
+        assert {client.wait_for_end(number)[:5] for number in (30, 31)} == {"E2205"}
+    assert server.exit_code() == 70
+    wait_until(lambda: not any(map(is_running, cores)))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("killed", ["the server", "the core"])
 def test_while_vllm_is_imported_no_process_survives(start_server: StartServer, killed: str) -> None:

@@ -34,6 +34,7 @@ class AsyncEngineArgs:
     max_lora_rank: int = 16
     enable_sleep_mode: bool = False
     speculative_config: dict[str, Any] | None = None
+    kv_events_config: dict[str, Any] | None = None
     per_request_spec_decode_metrics: str = "none"
     scheduling_policy: str = "fcfs"
     runner: str = "auto"

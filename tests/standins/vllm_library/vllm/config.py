@@ -46,10 +46,15 @@ class LoRAConfig:
 
 
 @dataclasses.dataclass
+class ParallelConfig:
+    data_parallel_size: int = 1
+
+
+@dataclasses.dataclass
 class VllmConfig:
     model_config: ModelConfig
     scheduler_config: SchedulerConfig
-    parallel_config: None = None
+    parallel_config: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
     lora_config: LoRAConfig | None = None
     speculative_config: dict[str, Any] | None = None
     """Where it is given, two draft tokens are made in each step, of which the first is right."""

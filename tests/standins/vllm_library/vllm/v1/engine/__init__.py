@@ -25,6 +25,12 @@ class FinishReason(enum.IntEnum):
         return ("stop", "length", "abort", "error", "repetition")[self.value]
 
 
+class EngineCoreRequestType(enum.Enum):
+    ADD = b"\x00"
+    ABORT = b"\x01"
+    UTILITY = b"\x03"
+
+
 class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     request_id: str
     prompt_token_ids: list[int] | None
@@ -56,3 +62,5 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True, gc=F
 class EngineCoreOutputs(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     outputs: list[EngineCoreOutput] = []
     scheduler_stats: SchedulerStats | None = None
+    finished_requests: set[str] | None = None
+    engine_index: int = 0
