@@ -1,0 +1,105 @@
+"""The plan of an engine that is weights, arguments of its library and LoRA adapters: nothing is compiled."""
+
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from builder.config.arguments import ArgumentTable
+from builder.config.config import BuildConfig
+from builder.kinds.adapters import adapter_configs, adapter_steps, check_adapters
+from builder.kinds.transformers import place_configuration, place_weights
+from builder.sizes.fit import size_lines
+from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer
+from builder.weights.checkpoint import ModelConfig, read_config, read_object
+from builder.weights.files import place
+from builder.weights.model_files import Model
+from engine.tar.manifest import EngineFacts, Library
+
+_QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+"""Files of AutoGPTQ, AutoAWQ and ModelOpt that describe a quantization instead of config.json."""
+_PARALLEL = ("tensor", "pipeline", "context", "data")
+"""Kinds of parallelism whose sizes multiply to the number of GPUs."""
+_DTYPES = {"half": "float16", "float": "float32", "auto": None}
+
+
+class WeightsPlan(EnginePlan):
+    """``table``: the library's arguments. ``file_name``: of the engine's file that has them."""
+
+    engine_kind: str
+    table: ArgumentTable
+    file_name: str
+
+    def __init__(self, config: BuildConfig) -> None:
+        super().__init__(config)
+        self.arguments = self.table.read(config)
+        check_adapters(config)
+
+    @abstractmethod
+    def max_seq_len(self, model: ModelConfig) -> int | None:
+        """Return the limit in tokens; None if it is not known. Raises E1203."""
+
+    @abstractmethod
+    def lora_arguments(self, adapters: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the arguments for adapters with these configurations; those of the config are kept."""
+
+    def fit_model(self, values: Mapping[str, Any]) -> list[str]:
+        length, section = self.max_seq_len(ModelConfig(values)), self.table.section
+        return size_lines(values, self._dtype, length, needs_gpu=True, embeds=self.embeds, section=section)
+
+    def steps(self) -> Sequence[Step]:
+        given = ", ".join(f"{name}={value}" for name, value in sorted(self.arguments.items()))
+        library = f"{self.table.words} {self.table.version}"
+        return [
+            *model_steps(self.config),
+            Step("check model", self.check_model),
+            Step("weights (safetensors; quantized weights unchanged)", place_weights),
+            Step("tokenizer", place_fast_tokenizer),
+            *adapter_steps(self.config),
+            Step(f"{self.file_name} for {library} ({given or 'its defaults'})", self._write_arguments),
+        ]
+
+    def check_model(self, work: Work) -> None:
+        model = read_config(work.model)
+        length = self.max_seq_len(model)
+        work.facts = EngineFacts(
+            engine_kind=self.engine_kind,
+            library=Library(name=self.table.library, version=self.table.version),
+            world_size=math.prod(self.arguments.get(f"{each}_parallel_size", 1) for each in _PARALLEL),
+            dtype=self._dtype or model.dtype,
+            quantization=self.arguments.get("quantization") or _quantization(work.model, model),
+            max_batch_size=self.arguments.get(self.table.same["max_batch_size"]),
+            max_input_len=length - 1 if length is not None and length > 1 else None,
+            max_seq_len=length,
+        )
+        place_configuration(work)
+        for name in _QUANTIZATION_FILES:
+            if name in work.model.files:
+                place(work.model.files[name], work.directory / name)
+
+    @property
+    def _dtype(self) -> str | None:
+        asked = self.arguments.get("dtype")
+        return _DTYPES.get(asked, asked) if asked is not None else None
+
+    def _write_arguments(self, work: Work) -> None:
+        arguments = self.arguments
+        if work.config.lora:
+            arguments = arguments | self.lora_arguments(adapter_configs(work))
+        text = json.dumps(arguments, indent=2, sort_keys=True) + "\n"
+        (work.directory / self.file_name).write_text(text)
+
+
+def _quantization(model: Model, model_config: ModelConfig) -> str | None:
+    if model_config.quantization is not None:
+        return model_config.quantization
+    found = next((name for name in _QUANTIZATION_FILES if name in model.files), None)
+    if found is None:
+        return None
+    described = read_object(model, found)
+    inner = described.get("quantization")
+    method = described.get("quant_method") or (inner.get("quant_algo") if isinstance(inner, dict) else None)
+    if method:
+        return str(method).lower()
+    return {"quantize_config.json": "gptq", "quant_config.json": "awq"}.get(found)
