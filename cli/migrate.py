@@ -11,6 +11,7 @@ from builder.config.config import BuildConfig
 from builder.config.file import parse_config, read_text, shown_source
 from builder.trtllm.pytorch import pytorch_config
 from builder.trtllm.rules import check, is_unversioned
+from engine.kinds import KINDS
 from errors.build import BuildFailed
 
 _OTHER_BACKEND = "--backend pytorch writes it for TensorRT-LLM 1.x, which has no compiled engines"
@@ -21,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
     text = read_text(options.config)
     file = parse_config(text, shown=shown_source(options.config), folder=None)
     token_notes = [_TOKEN_LEFT_OUT] if file.hf_token is not None else []
-    if options.backend == "pytorch" and file.config.engine_kind == "tensorrt_llm":
+    if options.backend == "pytorch" and KINDS[file.config.engine_kind].is_compiled:
         config, changes = pytorch_config(file.config, check(file.config)[0])
         notes = [*token_notes, *file.notes, *changes]
         migrated = config_text(config, notes)
