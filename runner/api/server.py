@@ -38,7 +38,7 @@ class Server:
         others: Sequence[socket.socket] = (),
     ) -> None:
         """Initialize. ``others``: sockets on which other processes of the API listen."""
-        self._server = HTTPServer(application, _limits(settings), refuse)
+        self._server = HTTPServer(application, _limits(settings), word_refusal)
         self._others = others
         self._tracing = tracing
         self._requests = requests
@@ -65,7 +65,7 @@ class Server:
                 await within(asyncio.to_thread(self._tracing.flush), _FLUSH_S)
 
 
-def refuse(error: CodedError, path: str) -> Refusal:
+def word_refusal(error: CodedError, path: str) -> Refusal:
     """Word the answer to a request that does not reach the application."""
     headers = [
         (b"content-type", b"application/json"),

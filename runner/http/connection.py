@@ -37,7 +37,7 @@ _LINGER_BYTES = 1 << 20
 _HELD, _TURN = "there is no room", "it is not its turn"
 Refusal = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers and body."""
-Refuse = Callable[[CodedError, str], Refusal | None]
+WordRefusal = Callable[[CodedError, str], Refusal | None]
 """Function that words the answer to a refused request for a path; None: the client gets none."""
 
 
@@ -77,10 +77,10 @@ class HTTPConnection(asyncio.Protocol):
     """Number of lines of a head and small chunks in the last read."""
     _is_refused = False
 
-    def __init__(self, application: ASGIApp, registry: Connections, refuse: Refuse) -> None:
+    def __init__(self, application: ASGIApp, registry: Connections, word_refusal: WordRefusal) -> None:
         self._application = application
         self.registry = registry
-        self._refusal = refuse
+        self._word_refusal = word_refusal
         self._loop = asyncio.get_running_loop()
         self._parser = _Parser(self)
         self._headers: list[tuple[bytes, bytes]] = []
@@ -134,7 +134,7 @@ class HTTPConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except HttpParserError as exc:  # What the parser refuses, and what our own functions below do.
-            self._reject(refusal_of(exc, data))
+            self._refuse_request(refusal_of(exc, data))
         num_useless = self._num_small // SMALL_PER_PART
         self._limit_read(self.registry.turns.after_read(self, num_useless, self._read_bytes))
         if not self._is_refused:
@@ -144,15 +144,15 @@ class HTTPConnection(asyncio.Protocol):
         limits = self.registry.limits
         self._wire_bytes += num_bytes
         if self._is_blank and self._wire_bytes > limits.max_head_bytes:
-            self._reject(HeaderTooLarge(max_bytes=limits.max_head_bytes))
+            self._refuse_request(HeaderTooLarge(max_bytes=limits.max_head_bytes))
             return
         if self._is_receiving:
             most_bytes = limits.max_head_bytes + _WIRE_FACTOR * limits.max_body_bytes + MAX_READ_BYTES
             if self._is_in_head and self._wire_bytes > limits.max_head_bytes:
-                self._reject(HeaderTooLarge(max_bytes=limits.max_head_bytes))
+                self._refuse_request(HeaderTooLarge(max_bytes=limits.max_head_bytes))
                 return
             if self._wire_bytes > most_bytes:
-                self._reject(BodyTooLarge(max_bytes=limits.max_body_bytes))
+                self._refuse_request(BodyTooLarge(max_bytes=limits.max_body_bytes))
                 return
         if self._is_in_head or (self._last is not None and not self._last.is_complete):
             self.registry.received(self, num_bytes)
@@ -298,11 +298,11 @@ class HTTPConnection(asyncio.Protocol):
     def resume_reading(self) -> None:
         self.flow.resume_reading(_TURN)
 
-    def refuse(self, error: CodedError | None) -> None:
+    def close_with(self, error: CodedError | None) -> None:
         """Close the connection, after an answer if its client waits for one."""
         self._is_refused = True
         self.resume()
-        refusal = None if error is None else self._refusal(error, self._url.decode("latin-1"))
+        refusal = None if error is None else self._word_refusal(error, self._url.decode("latin-1"))
         if error is None or refusal is None or not self._can_answer():
             self.transport.close()
             return
@@ -319,7 +319,7 @@ class HTTPConnection(asyncio.Protocol):
         self.transport.write_eof()
         self._loop.call_later(_LINGER_S, self.transport.abort)
 
-    def _reject(self, error: CodedError) -> None:
+    def _refuse_request(self, error: CodedError) -> None:
         """Refuse what was received; requests that came before it are still answered."""
         is_in_body = self._is_receiving and not self._is_in_head
         if is_in_body and self._pipeline:
@@ -330,7 +330,7 @@ class HTTPConnection(asyncio.Protocol):
             self._is_receiving, self._wire_bytes = False, 0
             self.registry.request_arrived(self)
             return
-        self.refuse(error)
+        self.close_with(error)
         self.registry.refused(self)
 
     def release(self) -> None:

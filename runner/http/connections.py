@@ -45,7 +45,7 @@ class Connection(Protocol):
 
     def resume(self) -> None: ...
 
-    def refuse(self, error: CodedError | None) -> None:
+    def close_with(self, error: CodedError | None) -> None:
         """Close the connection, after an answer if its client waits for one."""
         ...
 
@@ -104,7 +104,7 @@ class Connections:
         if len(self._all) >= self.limits.max_connections:
             waiting = self._gives_way()
             if waiting is None:
-                connection.refuse(TooManyConnections(max_connections=self.limits.max_connections))
+                connection.close_with(TooManyConnections(max_connections=self.limits.max_connections))
                 return
             waiting.abort()  # It would stay open until its client has read all answers.
             self.closed(waiting)
@@ -180,12 +180,12 @@ class Connections:
         for connection, arrival in list(self._arriving.items()):
             if now_s - arrival.began_s < timeout_s:
                 break
-            connection.refuse(RequestNotReceived(timeout_s=timeout_s))
+            connection.close_with(RequestNotReceived(timeout_s=timeout_s))
             self.refused(connection)
         for connection, since_s in list(self._idle.items()):
             if now_s - since_s < self.limits.idle_timeout_s:
                 break
-            connection.refuse(None)
+            connection.close_with(None)
             self.closed(connection)
         if self._held and self._is_full():
             self._refuse_slowest()
@@ -222,5 +222,5 @@ class Connections:
         old = [each for each, age_s in ages_s.items() if age_s > _MIN_AGE_S and each.buffered_bytes]
         slowest = min(old, key=lambda each: each.buffered_bytes / ages_s[each], default=None)
         if slowest is not None and slowest.buffered_bytes / ages_s[slowest] < _SLOW_BYTES_PER_S:
-            slowest.refuse(ReceivingTooMuch())
+            slowest.close_with(ReceivingTooMuch())
             self.refused(slowest)

@@ -84,7 +84,7 @@ class HTTPConnection(Protocol):
         """End the turn of the exchange that runs, whose answer is complete."""
         ...
 
-    def refuse(self, error: CodedError) -> None:
+    def close_with(self, error: CodedError) -> None:
         """Answer with the error if no answer has begun, and close the connection."""
         ...
 
@@ -140,7 +140,7 @@ class Exchange:
             _logger.exception("%s %r failed", scope["method"], scope["path"])
         finally:
             if not self.is_complete and not self.is_disconnected:
-                self._connection.refuse(InternalError())
+                self._connection.close_with(InternalError())
 
     def received(self, data: bytes) -> None:
         """Take a part of the request's body."""

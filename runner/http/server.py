@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp
 
-from runner.http.connection import HTTPConnection, Refuse
+from runner.http.connection import HTTPConnection, WordRefusal
 from runner.http.connections import Connections, Limits
 from runner.supervision.child import within
 from runner.supervision.client_sockets import hold_bursts
@@ -25,14 +25,14 @@ _STEPS_TO_READ = 5
 class HTTPServer:
     """A server that answers requests on some sockets by an application."""
 
-    def __init__(self, application: ASGIApp, limits: Limits, refuse: Refuse) -> None:
+    def __init__(self, application: ASGIApp, limits: Limits, word_refusal: WordRefusal) -> None:
         self.connections = Connections(limits)
         self._application = application
-        self._refuse = refuse
+        self._word_refusal = word_refusal
         self._servers: list[asyncio.Server] = []
 
     def connection(self) -> HTTPConnection:
-        return HTTPConnection(self._application, self.connections, self._refuse)
+        return HTTPConnection(self._application, self.connections, self._word_refusal)
 
     async def listen(self, listeners: Sequence[socket.socket]) -> None:
         loop = asyncio.get_running_loop()

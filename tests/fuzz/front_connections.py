@@ -21,7 +21,7 @@ from runner.settings.api_keys import APIKeys
 from runner.settings.ports import TritonPorts
 from runner.supervision.health import HTTPAnswer
 from runner.triton_server.front.grpc.server import GRPCConnection, GRPCServer
-from runner.triton_server.front.http.answers import refusal
+from runner.triton_server.front.http.answers import word_refusal
 from runner.triton_server.front.http.application import Application
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.triton_http import TritonHTTP
@@ -112,7 +112,7 @@ def _http_connection(inferences: Inferences, keys: APIKeys, *, is_managed: bool)
         receive_timeout_s=60,
         idle_timeout_s=60,
     )
-    return HTTPConnection(application, Connections(limits), refusal)
+    return HTTPConnection(application, Connections(limits), word_refusal)
 
 
 async def _grpc(choices: Choices) -> None:

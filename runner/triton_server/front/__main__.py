@@ -20,7 +20,7 @@ from runner.supervision.tuning import freeze_loaded_objects, return_free_memory
 from runner.triton_server.direct import DirectResponses
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc.server import GRPCServer
-from runner.triton_server.front.http.answers import refusal
+from runner.triton_server.front.http.answers import word_refusal
 from runner.triton_server.front.http.application import Application
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.models import Models
@@ -78,8 +78,8 @@ async def serve(start: FrontStart) -> None:
         shared = (inferences, TritonHTTP(start.triton), keys, is_engine_ready, max_body_bytes)
         application = Application(*shared)
         grpc = GRPCServer(*shared)
-        http = HTTPServer(application, _limits(_MAX_CONNECTIONS, max_body_bytes), refusal)
-        metrics = HTTPServer(application.metrics_port, _limits(_MAX_METRICS_CONNECTIONS, 0), refusal)
+        http = HTTPServer(application, _limits(_MAX_CONNECTIONS, max_body_bytes), word_refusal)
+        metrics = HTTPServer(application.metrics_port, _limits(_MAX_METRICS_CONNECTIONS, 0), word_refusal)
         await http.listen([socket.socket(fileno=start.http_fd)])
         await metrics.listen([socket.socket(fileno=start.metrics_fd)])
         grpc_listener = await loop.create_server(grpc.connection, sock=socket.socket(fileno=start.grpc_fd))

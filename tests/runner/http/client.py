@@ -8,8 +8,8 @@ import re
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runner.api.server import refuse
-from runner.http.connection import HTTPConnection, Refuse
+from runner.api.server import word_refusal
+from runner.http.connection import HTTPConnection, WordRefusal
 from runner.http.connections import Connections, Limits
 from tests.runner.triton_server.transport import Transport
 
@@ -29,13 +29,13 @@ class Client:
     def __init__(
         self,
         application: ASGIApp | None = None,
-        refuse: Refuse = refuse,
+        refusal: WordRefusal = word_refusal,
         registry: Connections | None = None,
     ) -> None:
         self.seen: list[tuple[str, str, bytes]] = []
         """Methods, paths and bodies."""
         self.registry = registry or Connections(LIMITS)
-        self.connection = HTTPConnection(application or self._answer, self.registry, refuse)
+        self.connection = HTTPConnection(application or self._answer, self.registry, refusal)
         self.transport = Transport(self.connection)
 
     async def send(self, data: bytes, piece_bytes: int = 1 << 14) -> bytes:

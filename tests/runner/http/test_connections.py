@@ -36,7 +36,7 @@ class Client:
     def resume(self) -> None:
         self.is_held = False
 
-    def refuse(self, error: CodedError | None) -> None:
+    def close_with(self, error: CodedError | None) -> None:
         self.ends.append(error if error is None else type(error))
 
     def abort(self) -> None:

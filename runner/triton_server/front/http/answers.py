@@ -138,7 +138,7 @@ def coded(exc: Exception) -> CodedError:
     return InternalError()
 
 
-def refusal(error: CodedError, path: str) -> Refusal | None:
+def word_refusal(error: CodedError, path: str) -> Refusal | None:
     """Word the answer to a request that does not reach the application."""
     facts = error.facts
     if isinstance(error, RequestNotReceived | TooManyConnections):

@@ -9,7 +9,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from runner.settings.api_keys import APIKeys
-from runner.triton_server.front.http.answers import refusal
+from runner.triton_server.front.http.answers import word_refusal
 from runner.triton_server.front.http.application import Application
 from tests.fuzz.front_connections import UnreachableTriton
 from tests.fuzz.triton_standin import StandInTriton, stand_in
@@ -28,7 +28,7 @@ class Front(Client):
         application = Application(
             self.inferences, UnreachableTriton(), APIKeys(keys), lambda: True, MAX_BODY_BYTES
         )
-        super().__init__(application, refusal)
+        super().__init__(application, word_refusal)
 
     def respond(self, *outputs: str) -> None:
         message = pb.ModelStreamInferResponse()
