@@ -46,7 +46,7 @@ def cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogUnderTest]:
     """Yield the runner's Cog server on the paced engine's tar. It must stay as it is."""
     from tests.runner.api.apis import CHAT_TEMPLATE
     from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
-    from tests.runner.servers import CogUnderTest, engine_pids, shared_memory, triton_pids
+    from tests.runner.servers import CogUnderTest, assert_ended
 
     folder = tmp_path_factory.mktemp("cog")
     template = folder / "template.jinja"
@@ -55,6 +55,4 @@ def cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogUnderTest]:
     server = CogUnderTest(model, folder, CHAT_TEMPLATE=str(template))
     yield server
     server.close()
-    assert engine_pids(server.triton_http_port) == []
-    assert triton_pids(server.triton_http_port) == []
-    assert shared_memory(server.triton_http_port) == []
+    assert_ended(server.triton_http_port)

@@ -190,6 +190,12 @@ def shared_memory(http_port: int) -> list[str]:
     return [path.name for path in Path("/dev/shm").glob(f"cog_triton_*_{http_port}_*")]
 
 
+def assert_ended(http_port: int) -> None:
+    """Check that nothing is left of a runner, and of the Triton on this port."""
+    left = [*engine_pids(http_port), *triton_pids(http_port), *shared_memory(http_port)]
+    assert left == [], left
+
+
 def _open_files(pid: int) -> list[str]:
     found = []
     for path in Path(f"/proc/{pid}/fd").glob("*"):

@@ -23,9 +23,8 @@ from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.running import QUESTION, Running, answer, is_healthy
 from tests.runner.servers import (
     TritonUnderTest,
+    assert_ended,
     engine_pids,
-    shared_memory,
-    triton_pids,
     wait_until,
 )
 
@@ -86,9 +85,7 @@ def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
         assert server.service.stack.triton.restarts == 1
         assert server.run(running.read_all()) == model.expected_text(QUESTION, 3000)
         os.kill(server.engine_pid(), signal.SIGSTOP)  # It does not outlive its service although it hangs.
-    assert engine_pids(server.http_port) == []
-    assert triton_pids(server.http_port) == []
-    assert shared_memory(server.http_port) == []
+    assert_ended(server.http_port)
 
 
 def test_a_triton_that_fails_often_is_always_started_again_and_an_engine_is_given_up(
@@ -142,6 +139,4 @@ def test_closing_while_requests_run_ends_them_and_leaves_nothing(model: PacedMod
     assert server.run(close_meanwhile()).code == "E2107"
     server.close()
     assert not engine_socket_path(server.http_port).exists()
-    assert engine_pids(server.http_port) == []
-    assert triton_pids(server.http_port) == []
-    assert shared_memory(server.http_port) == []
+    assert_ended(server.http_port)

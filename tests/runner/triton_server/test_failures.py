@@ -20,10 +20,9 @@ from tests.runner.running import QUESTION, Running, answer, is_healthy
 from tests.runner.servers import (
     ENSEMBLE,
     TritonUnderTest,
+    assert_ended,
     command_of,
-    engine_pids,
     is_running,
-    shared_memory,
     triton_pids,
     wait_until,
 )
@@ -47,9 +46,7 @@ def brittle(model: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Iter
         server = TritonUnderTest(model, folder, TRITON_TIMEOUT=str(TIMEOUT_S), FAILURE_LIMIT="99")
         yield server
         server.close()
-    assert engine_pids(server.http_port) == []
-    assert triton_pids(server.http_port) == []
-    assert shared_memory(server.http_port) == []
+    assert_ended(server.http_port)
 
 
 def test_a_killed_engine_server_is_e2107_to_its_requests_and_comes_back_under_the_same_triton(
