@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from builder.build import build
-from engine.tar.unpack import unpack
+from engine.cache.store import open_engine
 
 MAX_SEQUENCE_TOKENS = 40960
 _MAX_BATCH_SIZE = 1024
@@ -26,11 +26,8 @@ def paced_engine(folder: Path, tokens_per_second: float) -> Path:
 
 
 def built(folder: Path, name: str, config: Mapping[str, object]) -> Path:
-    """Build the engine of a build config, whose base is ``folder``; return its folder there."""
-    path, tar, target = folder / f"{name}.yaml", folder / f"{name}.tar", folder / name
+    """Build the engine of a build config, whose base is ``folder``; return its folder in a cache there."""
+    path, tar = folder / f"{name}.yaml", folder / f"{name}.tar"
     path.write_text(yaml.safe_dump(config))
     build(path, tar, report=lambda line: None)
-    with tar.open("rb", buffering=0) as stream:
-        unpack(stream, target)
-    tar.unlink()
-    return target
+    return open_engine(tar, folder / "cache").path

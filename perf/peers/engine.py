@@ -12,10 +12,10 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from builder.build import build
 from engine.cache.store import open_engine
 from engine.kinds import ENGINE_ARGS_NAME
 from engine.machine.root import SOURCE_ROOT
+from perf.engines import built
 from perf.peers.workloads import Workload
 
 _PLATFORM = SOURCE_ROOT / "tests" / "standins" / "vllm_platform"
@@ -117,8 +117,4 @@ def built_engine(folder: Path, model: Path, arguments: Mapping[str, object]) -> 
     """Build a vLLM engine in ``folder``, from a model inside it or an example; return the engine's folder."""
     if model.is_absolute():
         model = model.relative_to(folder)
-    config, tar = folder / "engine.yaml", folder / "engine.tar"
-    # A build config is YAML, and so is JSON.
-    config.write_text(json.dumps({"engine": "vllm", "model_path": str(model), "vllm": arguments}))
-    build(config, tar, report=lambda line: None)
-    return open_engine(str(tar), folder / "cache").path
+    return built(folder, "engine", {"engine": "vllm", "model_path": str(model), "vllm": arguments})
