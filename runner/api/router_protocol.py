@@ -81,9 +81,9 @@ class RouterProtocol:
         return _json(ServerInfo(facts))
 
     async def kv_event_sources(self, request: Request) -> Response:
-        """Answer where events of the KV cache are, by data-parallel rank: there is one rank."""
+        """Answer where events of the KV cache are, by the number of the replica that publishes them."""
         config = self._served.settings.kv_events_config
-        return _json({} if config is None else {"0": config})
+        return _json({} if config is None else event_sources(config, self._ready.num_replicas))
 
     def families(self, readings: Sequence[Reading]) -> Iterable[Family]:
         """Return the metrics."""
@@ -93,6 +93,22 @@ class RouterProtocol:
     def _ready(self) -> Ready:
         kind, length = self._served.engine_kind, self._served.model.max_sequence_length
         return self._served.engine.ready or Ready(kind, 0, length, 0)
+
+
+def event_sources(config: Mapping[str, Any], num_replicas: int) -> dict[str, dict[str, Any]]:
+    """Return the ``kv_events_config`` of each replica: vLLM adds its number to the ports."""
+
+    def own(endpoint: str | None, number: int) -> str | None:
+        if endpoint is None or not number:
+            return endpoint
+        address, _, port = endpoint.rpartition(":")
+        return f"{address}:{int(port) + number}"
+
+    names = ("endpoint", "replay_endpoint")
+    return {
+        str(number): {**config, **{name: own(config[name], number) for name in names}}
+        for number in range(num_replicas)
+    }
 
 
 def _json(document: object) -> Response:

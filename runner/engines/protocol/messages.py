@@ -228,6 +228,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     kv_block_tokens: int = 0
     """Tokens of a block of the engine's KV cache; 0: not known."""
     num_kv_blocks: int = 0
+    num_replicas: int = 1
+    """Number of replicas of the model, each of which publishes its own KV events."""
     max_running_adapters: int = 0
     """Number of LoRA adapters that the requests of one step may use."""
 

@@ -98,6 +98,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         can_sleep=config.model_config.enable_sleep_mode,
         kv_block_tokens=config.cache_config.block_size,
         num_kv_blocks=config.cache_config.num_gpu_blocks or 0,
+        num_replicas=config.parallel_config.data_parallel_size,
         max_running_adapters=0 if lora is None else lora.max_loras,
     )
     has_drafts = config.speculative_config is not None

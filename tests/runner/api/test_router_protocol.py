@@ -10,7 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from runner.api.router_metrics import router_families
+from runner.api.router_protocol import event_sources
 from runner.engines.protocol.messages import Ready, Statistics
+from runner.settings.settings import load_settings
 from tests.runner.api.apis import API, CHAT_TEMPLATE
 from tests.runner.paced_engine import MAX_SEQUENCE_LENGTH, make_paced_model
 from tests.runner.servers import wait_until
@@ -153,6 +155,16 @@ def test_figures_of_the_cache_and_of_adapters_have_the_labels_that_routers_read(
     away = {sample.name for family in router_families([], "m", ready, None) for sample in family.samples}
     assert "vllm:num_requests_waiting" not in away
     assert "vllm:cache_config_info" in away
+
+
+def test_replicas_publish_at_ports_that_follow_each_other() -> None:
+    config = load_settings({"KV_EVENTS": "tcp://*:5557"}).kv_events_config
+    assert config is not None
+    sources = event_sources(config, 3)
+    assert [each["endpoint"] for each in sources.values()] == [
+        f"tcp://*:{port}" for port in (5557, 5558, 5559)
+    ]
+    assert {each["replay_endpoint"] for each in sources.values()} == {None}
 
 
 def test_nothing_of_it_is_there_unless_it_is_switched_on(api: API) -> None:
