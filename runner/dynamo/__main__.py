@@ -15,6 +15,7 @@ from typing import Any
 
 from dynamo._core import Context, Endpoint
 from dynamo.common.backend import EngineConfig, LLMEngine, LlmRegistration, WorkerConfig
+from dynamo.common.backend.publisher import ZmqSource
 from dynamo.common.backend.run import run
 from dynamo.common.utils.token_ids import normalize_request_token_ids
 from dynamo.llm import (
@@ -42,7 +43,7 @@ _CHUNK_FACTOR = 8
 _SWITCH_S = 0.001
 """Time for which the event loop keeps Python's lock while Dynamo's threads wait for it."""
 _BLOCK_TOKENS = 16
-"""Tokens of the blocks by which routers compare prompts."""
+"""Tokens of the blocks by which routers compare prompts, if the engine does not tell its own."""
 _WATCH_S = 0.5
 _FOLDER = "."
 """Path of the engine's folder, which is this process's.
@@ -66,6 +67,7 @@ class DynamoEngine(LLMEngine):  # type: ignore[misc]
             on_ready=self._take_ready,
         )
         self._is_loaded = asyncio.Event()
+        self._ready: Ready
         self._loaded_adapters: frozenset[str] = frozenset()
         self._registered: frozenset[str] = frozenset()
         """LoRA adapters that front ends know."""
@@ -97,10 +99,15 @@ class DynamoEngine(LLMEngine):  # type: ignore[misc]
         await self._is_loaded.wait()
         start = self._start
         registration = LlmRegistration(
-            context_length=start.max_sequence_length, kv_cache_block_size=_BLOCK_TOKENS
+            context_length=start.max_sequence_length,
+            kv_cache_block_size=self._block_tokens,
+            total_kv_blocks=self._ready.num_kv_blocks or None,
         )
         name, *aliases = start.names
         return EngineConfig(model=_FOLDER, served_model_name=name, model_aliases=aliases, llm=registration)
+
+    async def kv_event_sources(self) -> list[ZmqSource]:
+        return [] if self._start.kv_events is None else [ZmqSource(*self._start.kv_events)]
 
     async def on_endpoint_ready(self, endpoint: Endpoint) -> None:
         confine_listeners(self._start.host)
@@ -153,10 +160,15 @@ class DynamoEngine(LLMEngine):  # type: ignore[misc]
         return ModelType.Chat | ModelType.Completions if self._start.has_chat else ModelType.Completions
 
     @property
+    def _block_tokens(self) -> int:
+        return self._ready.kv_block_tokens or _BLOCK_TOKENS
+
+    @property
     def _adapters(self) -> frozenset[str]:
         return self._loaded_adapters.union(self._start.adapters)
 
     def _take_ready(self, ready: Ready) -> None:
+        self._ready = ready
         self._loaded_adapters = frozenset(ready.adapters)
         self._is_loaded.set()
 
@@ -194,7 +206,7 @@ class DynamoEngine(LLMEngine):  # type: ignore[misc]
                 base_model_path=_FOLDER,
                 lora_name=name,
                 worker_type=WorkerType.Aggregated,
-                kv_cache_block_size=_BLOCK_TOKENS,
+                kv_cache_block_size=self._block_tokens,
                 runtime_config=config,
                 ignore_weights=True,
             )

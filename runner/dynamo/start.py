@@ -37,6 +37,8 @@ class DynamoStart(msgspec.Struct, frozen=True):
     """Dynamo's name of the way in which its processes find each other."""
     host: str
     """IPv4 address where the worker listens."""
+    kv_events: tuple[str, str] | None = None
+    """Endpoint and topic of the engine's KV events, if it listens there."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)

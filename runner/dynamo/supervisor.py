@@ -16,7 +16,7 @@ from errors.dynamo import DynamoWorkerFailed
 from errors.settings import InvalidSetting, MissingRequirement
 from runner.dynamo.start import DynamoStart
 from runner.generation.model import ModelFacts
-from runner.settings.ports import free_ports, local_url
+from runner.settings.ports import LOOPBACK, free_ports, local_url
 from runner.settings.settings import Settings
 from runner.supervision.child import Log
 from runner.supervision.failures import ProcessFailure
@@ -82,6 +82,7 @@ class DynamoWorker(SupervisedProcess):
             timeout_s=settings.triton_timeout_s,
             discovery=str(settings.dynamo),
             host=str(settings.dynamo_host),
+            kv_events=kv_event_source(settings),
         )
 
     async def launch(self) -> None:
@@ -109,6 +110,14 @@ class DynamoWorker(SupervisedProcess):
         await asyncio.wait(
             [asyncio.ensure_future(self.child.exit_code())], timeout=self._settings.stop_grace_s
         )
+
+
+def kv_event_source(settings: Settings) -> tuple[str, str] | None:
+    """Return where this machine's processes get KV events, and their topic; None: nowhere."""
+    endpoint = settings.kv_events or ""
+    if "*" not in endpoint and not endpoint.startswith("ipc:"):
+        return None
+    return endpoint.replace("*", LOOPBACK), settings.kv_events_topic
 
 
 def worker_environment(settings: Settings, given: Mapping[str, str]) -> dict[str, str]:

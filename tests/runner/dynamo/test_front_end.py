@@ -16,7 +16,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +53,12 @@ LONG = 400
 class FrontEnd(Server):
     """Dynamo's front end with its KV router, which finds workers by the folder ``discovery``."""
 
-    def __init__(self, folder: Path, discovery: Path) -> None:
+    def __init__(self, folder: Path, discovery: Path, *, reads_events: bool = False) -> None:
         (port,) = free_ports(1)
         self.url = f"http://{HOST}:{port}"
         options = {"http-host": HOST, "http-port": port, "discovery-backend": "file", "event-plane": "zmq"}
         options |= {"router-mode": "kv", "migration-limit": 3}
-        command = [PYTHON, "-m", "dynamo.frontend", "--no-router-kv-events"]
+        command = [PYTHON, "-m", "dynamo.frontend", *([] if reads_events else ["--no-router-kv-events"])]
         command += [str(each) for name, value in options.items() for each in (f"--{name}", value)]
         names = ("DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST", "DYN_EVENT_PLANE_HOST")
         environment = {**os.environ, **dict.fromkeys(names, HOST), "DYN_FILE_KV": str(discovery)}
@@ -334,6 +336,36 @@ def test_adapters_are_models_and_priorities_reach_the_engine(paced: PacedModel, 
         front_end.wait_until(lambda: front_end.models() == {MODEL, "alias", "carried"})
         worker.kill()
     front_end.close()
+
+
+def test_the_router_knows_by_events_which_runner_has_a_prompt(paced: PacedModel, tmp_path: Path) -> None:
+    front_end = FrontEnd(tmp_path, tmp_path / "discovery", reads_events=True)
+    variables = {"DYNAMO": "file", "DYN_FILE_KV": str(tmp_path / "discovery"), "OPENAI_MODELS": MODEL}
+    numbers = count(10)
+    with ExitStack() as exits:
+        exits.callback(front_end.close)
+        runners = []
+        for name, port in zip("ab", free_ports(2), strict=True):
+            (tmp_path / name / "tmp").mkdir(parents=True)
+            own = {"TMPDIR": str(tmp_path / name / "tmp"), "KV_EVENTS": f"tcp://*:{port}"}
+            runner = FleetRunner(tmp_path / name, str(paced.directory), **variables, **own)
+            exits.callback(runner.end, signal.SIGKILL)
+            runners.append(runner)
+
+        def finds_all() -> bool:
+            """Ask for prompts that one runner has, by turns. Without events, half of them would be found."""
+            if MODEL not in front_end.models():
+                return False
+            found = []
+            for runner in runners * 8:
+                prompt = f"{next(numbers)}{' Once upon a time there was a small engine.' * 20}"
+                body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+                post(runner.openai_url, "completions", body)
+                usage = post(front_end.url, "completions", body)["usage"]
+                found.append((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+            return min(found) > usage["prompt_tokens"] // 2
+
+        wait_until(finds_all)
 
 
 def test_a_crash_of_an_engine_moves_its_streams(fleet: Fleet, long_texts: list[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from engine.directory import load
 from errors.coded_error import CodedError
 from runner.dynamo import supervisor
-from runner.dynamo.supervisor import DynamoWorker, worker_environment
+from runner.dynamo.supervisor import DynamoWorker, kv_event_source, worker_environment
 from runner.generation.model import load_model_facts
 from runner.settings.settings import Settings, load_settings
 from tests.runner.paced_engine import PacedModel
@@ -86,3 +86,16 @@ def test_a_start_that_fails_is_a_coded_error(paced: PacedModel) -> None:
 
     with pytest.raises(CodedError, match=r"E2700 .*No module named 'dynamo'"):
         asyncio.run(start())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "found"),
+    [
+        ("tcp://*:5557", ("tcp://127.0.0.1:5557", "t")),
+        ("ipc:///run/kv", ("ipc:///run/kv", "t")),
+        ("tcp://collector:5557", None),
+        ("", None),
+    ],
+)
+def test_a_worker_gets_events_where_the_engine_listens(endpoint: str, found: tuple[str, str] | None) -> None:
+    assert kv_event_source(load_settings({"KV_EVENTS": endpoint, "KV_EVENTS_TOPIC": "t"})) == found
