@@ -33,6 +33,7 @@ Capability = Literal[
     "load_adapter",
     "sleep",
     "kv_events",
+    "images",
 ]
 """``guides``: if its configuration and its engine.tar allow it; see ``Ready.guide_types``.
 ``chat_guides``: guides of the calls and the reasoning in an answer (``ChatForm``).
@@ -42,7 +43,8 @@ end and min_length forbids it.
 ``max_queue_size``: refuses requests above the server configuration's limit by itself.
 ``iteration_metrics``: reports NVIDIA's metrics of the engine's iterations.
 ``load_adapter``, ``sleep``: takes such orders while it serves, if its engine.tar allows it; see ``Ready``.
-``kv_events``: publishes events of its KV cache (KV_EVENTS)."""
+``kv_events``: publishes events of its KV cache (KV_EVENTS).
+``images``: takes images in messages, if its model does; see ``Ready.max_images``."""
 ENGINE_TENSORS = (
     "draft_input_ids",
     "draft_logits",
@@ -221,6 +223,7 @@ _ROWS = (
                 "load_adapter",
                 "sleep",
                 "kv_events",
+                "images",
             }
         ),
         remedies={

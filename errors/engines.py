@@ -108,6 +108,12 @@ class RequestRefused(CodedError):
     template = "TensorRT-LLM did not serve this request: {reason}"
 
 
+class ImagesWaiting(CodedError):
+    code = "E2209"
+    summary = "Too many bytes of images wait to be prepared for the engine"
+    template = "More than {max_bytes} bytes of images wait to be prepared; send the request again later."
+
+
 class QueueFull(CodedError):
     code = "E2402"
     summary = "The engine's queue of waiting requests is full"

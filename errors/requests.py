@@ -113,6 +113,12 @@ class ImagesUnsupported(CodedError):
     template = "{name} is an image, but {reason}; {remedy}."
 
 
+class ImageRefused(CodedError):
+    code = "E1017"
+    summary = "An image in a message can't be fetched or decoded, or is above a limit"
+    template = "{name} can't be used: {reason}; {remedy}."
+
+
 class InvalidArgumentMinTokens(CodedError):
     code = "E1101"
     summary = "Can't set both min_tokens ({min_tokens}) and min_new_tokens ({min_new_tokens})"

@@ -22,7 +22,7 @@ from scripts.environment import ROOT, InstallationFailed, say
 _PINNED, _OTHER = ROOT / ".venv-vllm-cpu", ROOT / ".venv-vllm-other"
 _FOLDER = "tests/runner/engines/vllm"
 _INTERFACE = f"{_FOLDER}/test_interface.py"
-_CORE = f"{_FOLDER}/test_real_core.py", f"{_FOLDER}/test_real_nodes.py"
+_CORE = tuple(f"{_FOLDER}/test_{name}.py" for name in ("real_core", "real_nodes", "images"))
 _PLATFORM = ROOT / "tests" / "standins" / "vllm_platform"
 # Prints what this vLLM asks for of the packages that are there; torch's CPU build stays.
 _ASKED = """

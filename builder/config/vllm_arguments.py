@@ -56,7 +56,7 @@ _WITHOUT_EFFECT = by_name(
             "cudagraph_metrics custom_histogram_buckets enable_mfu_metrics enable_mm_processor_stats "
             "kv_cache_metrics kv_cache_metrics_sample show_hidden_metrics_for_version"
         ),
-        "requests have text only": (
+        "requests have no other media than images, which are prepared with vLLM's defaults": (
             "allowed_local_media_path allowed_media_domains default_mm_loras ec_manager_config "
             "ec_transfer_config enable_mm_embeds enable_shm_tensor_arena enable_tower_connector_lora "
             "interleave_mm_strings media_io_kwargs mm_device_do_normalize mm_encoder_only "

@@ -19,6 +19,8 @@ from engine.tar.manifest import EngineFacts, Library
 
 _QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Files of AutoGPTQ, AutoAWQ and ModelOpt that describe a quantization instead of config.json."""
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+"""Files from which a library makes the processor of a model with images."""
 _PARALLEL = ("tensor", "pipeline", "context", "data")
 """Kinds of parallelism whose sizes multiply to the number of GPUs."""
 _DTYPES = {"half": "float16", "float": "float32", "auto": None}
@@ -74,7 +76,7 @@ class WeightsPlan(EnginePlan):
             max_seq_len=length,
         )
         place_configuration(work)
-        for name in _QUANTIZATION_FILES:
+        for name in (*_QUANTIZATION_FILES, *_PROCESSOR_FILES):
             if name in work.model.files:
                 place(work.model.files[name], work.directory / name)
 

@@ -86,8 +86,10 @@ def known_engine(shape: str, python: str, folder: Path, workloads: Sequence[Work
     return Engine(opened, _VLLM, python, folder / "cache" / "engine_cache", config["vocab_size"])
 
 
-def standin_engine(python: str, folder: Path, **more: object) -> Engine:
-    """Make the tiny model's engine without a GPU: the next token is the next id; a step takes what is set.
+def standin_engine(
+    python: str, folder: Path, model: Path = Path("examples/tiny/model"), **more: object
+) -> Engine:
+    """Make a tiny model's engine without a GPU: the next token is the next id; a step takes what is set.
 
     ``more``: vLLM's arguments.
     """
@@ -98,8 +100,9 @@ def standin_engine(python: str, folder: Path, **more: object) -> Engine:
         "distributed_executor_backend": "tests.standins.vllm_executor.StandInExecutor",
         **more,
     }
-    opened = built_engine(folder, Path("examples/tiny/model"), arguments)
-    size = json.loads((opened / "config.json").read_text())["vocab_size"]
+    opened = built_engine(folder, model, arguments)
+    config = json.loads((opened / "config.json").read_text())
+    size = config.get("text_config", config)["vocab_size"]
     step_file = folder / "step"
     step_file.write_text(f"{0:<16.6f}")
     with_standins = folder / "python"

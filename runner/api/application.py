@@ -47,6 +47,7 @@ from runner.api.openai.bodies import (
 from runner.api.openai.choices_writer import ChoicesWriter
 from runner.api.openai.embeddings import EmbeddingResponse
 from runner.api.openai.formats import ChatFormat, CompletionFormat, TokenTexts
+from runner.api.openai.images import fetched, not_counted
 from runner.api.openai.requests import (
     chat_prompt,
     chat_request,
@@ -73,6 +74,7 @@ _MANY_PROMPTS = 32
 
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
+Finish = Callable[[PromptRequest], Awaitable[PromptRequest]]
 
 
 class API:
@@ -144,7 +146,7 @@ class API:
         model = self._served.find(body.model)
 
         async def prepare() -> list[PromptRequest]:
-            return [await self._with_template(chat_request, request, body)]
+            return [await fetched(await self._with_template(chat_request, request, body))]
 
         formatter = ChatFormat(self._tokens, includes_reasoning=body.include_reasoning is not False)
         writer = ChoicesWriter(body, formatter, model)
@@ -177,27 +179,29 @@ class API:
         writer = MessagesWriter(self._served.find(body.model), messages_to_chat.fields_of(body))
         return GenerationResponse(self._service, 1, prepare, writer, is_stream=bool(body.stream))
 
-    def _preparing(self, request: Request, body: B, chat_body: Callable[[B], ChatBody]) -> Prepare:
+    def _preparing(
+        self, request: Request, body: B, chat_body: Callable[[B], ChatBody], finish: Finish = fetched
+    ) -> Prepare:
         """Return a function that makes the request of a body by converting it with ``chat_body``."""
 
         def work(body: B, served: Served) -> PromptRequest:
             return chat_request(chat_body(body), served)
 
         async def prepare() -> list[PromptRequest]:
-            return [await self._with_template(work, request, body)]
+            return [await finish(await self._with_template(work, request, body))]
 
         return prepare
 
     async def count_tokens(self, request: Request) -> Response:
         body = await self._read(request, CountTokensBody)
         self._served.find(body.model)
-        prepare = self._preparing(request, body, self._messages_to_chat)
+        prepare = self._preparing(request, body, self._messages_to_chat, not_counted)
         return await self._counted(request, prepare, InputTokens, messages_to_chat.fields_of(body))
 
     async def count_response_tokens(self, request: Request) -> Response:
         body = await self._read(request, ResponsesBody)
         self._served.find(body.model)
-        prepare = self._preparing(request, body, responses_to_chat.chat_body)
+        prepare = self._preparing(request, body, responses_to_chat.chat_body, not_counted)
         return await self._counted(request, prepare, ResponseInputTokens, responses_to_chat.fields_of(body))
 
     async def _counted(

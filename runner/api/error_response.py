@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from errors import api
 from errors.chat import ChatTemplateMissing, ChatTemplateRefused
 from errors.coded_error import CodedError
-from errors.engines import EngineAsleep, EngineCrashed, EngineStartFailed, QueueFull, RankEnded
+from errors.engines import EngineAsleep, EngineCrashed, EngineStartFailed, ImagesWaiting, QueueFull, RankEnded
 from errors.external_triton import ExternalTritonUnavailable
 from errors.requests import (
     GuideFailed,
@@ -37,7 +37,7 @@ _STATUSES: dict[int, tuple[type[CodedError], ...]] = {
     413: (api.BodyTooLarge,),
     415: (api.UnsupportedContentType,),
     421: (api.HostNotAllowed,),
-    429: (api.TooManyRequests, QueueFull, QueueDeadlinePassed, api.ReceivingTooMuch),
+    429: (api.TooManyRequests, ImagesWaiting, QueueFull, QueueDeadlinePassed, api.ReceivingTooMuch),
     431: (api.HeaderTooLarge,),
     503: (*_UNAVAILABLE, ServerStopping, api.TooManyConnections),
     504: (TritonTimeout, api.RequestTimedOut),

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -19,6 +19,14 @@ from runner.generation.text_decoder import ReportedToken
 
 
 @dataclass(frozen=True)
+class RemoteImage:
+    """An image to fetch. ``place``: its part of the messages, for errors."""
+
+    place: str
+    url: str
+
+
+@dataclass(frozen=True)
 class PromptRequest:
     """One prompt with its parameters, of which ``count`` texts are wanted."""
 
@@ -26,6 +34,8 @@ class PromptRequest:
     count: int
     echo: str = ""
     """The beginning of each text."""
+    images: Sequence[bytes | RemoteImage] = field(default=(), repr=False)
+    """Images that the request gets once all are fetched."""
 
     def per_text(self) -> list[GenerationRequest]:
         """Return a request for each text: the seeds follow each other."""

@@ -33,6 +33,11 @@ class EngineState:
     is_asleep: bool = False
     ready: Ready | None = None
 
+    @property
+    def max_images(self) -> int:
+        """Number of images that a request may have."""
+        return 0 if self.ready is None else self.ready.max_images
+
     def take(self, ready: Ready) -> None:
         self.adapters, self.is_asleep, self.ready = ready.adapters, ready.is_asleep, ready
 

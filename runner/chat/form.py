@@ -21,6 +21,7 @@ Rendered = Callable[[list[Message]], str | None]
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _USER, _KEY, _VALUE, _OTHER_ROLE = "zquser", "zqkey", "zqvalue", "zqrole"
 _LONG_ID = "call_0123456789abcdef"
+_TYPE = re.compile("[\"']type[\"']")
 _NOTHING = re.compile(r"None|null|undefined")
 _BEST = 8
 _MISSING: tuple[str | msgspec.UnsetType | None, ...] = (msgspec.UNSET, None, "")
@@ -40,13 +41,16 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     has_parts: bool = False
     """True if content is a list of parts, not a text."""
 
-    def given(self, messages: list[Message]) -> list[Message]:
-        return [self._message(each) for each in messages]
+    def given(self, messages: list[Message], image_mark: str = "") -> list[Message]:
+        """Return the messages in this form. ``image_mark`` in a text stands for an image."""
+        return [self._message(each, image_mark) for each in messages]
 
-    def _message(self, message: Message) -> Message:
+    def _message(self, message: Message, image_mark: str) -> Message:
         made = dict(message)
         content = made.pop("content", self.missing_content)
-        if content is not msgspec.UNSET:
+        if image_mark and isinstance(content, str) and image_mark in content:
+            made["content"] = _with_images(content, image_mark)
+        elif content is not msgspec.UNSET:
             made["content"] = [{"type": "text", "text": content}] if self.has_parts and content else content
         if "tool_calls" in made:
             made["tool_calls"] = [self._call(each) for each in made["tool_calls"]]
@@ -105,6 +109,23 @@ def _score(text: str, num_nothing: int) -> int:
     is_python_or_twice_json = f"'{_KEY}'" in text or f'\\"{_KEY}' in text
     has_nothing = len(_NOTHING.findall(text)) > num_nothing
     return 1 + 4 * (_VALUE in text) + 2 * (not is_python_or_twice_json) + (not has_nothing)
+
+
+def _with_images(content: str, mark: str) -> list[Message]:
+    """Return the parts of a text in which each mark, on a line of its own, is an image."""
+    parts: list[Message] = []
+    for number, text in enumerate(re.split(f"\n?{mark}\n?", content)):
+        parts += [{"type": "image"}] * bool(number)
+        parts += [{"type": "text", "text": text}] * bool(text)
+    return parts
+
+
+def takes_images(render: Rendered) -> bool:
+    """Return True if the template writes an image at its place in a message, and not the list of parts."""
+    mark = str(10**24)
+    with_image = render(Form().given([{"role": "user", "content": f"{_USER}\n{mark}\n{_VALUE}"}], mark))
+    found = re.search(f"{_USER}(.+){_VALUE}", with_image or "", re.DOTALL)
+    return found is not None and bool(found[1].strip()) and not _TYPE.search(found[1])
 
 
 def knows_role(render: Rendered, role: str) -> bool:

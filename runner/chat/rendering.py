@@ -1,6 +1,7 @@
 """Program of the sandboxed process: it reads and checks a chat's messages, and renders the template."""
 
 import json
+from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from errors.chat import ChatTemplateRefused
 from errors.requests import InvalidInput, PromptTooLong
 from errors.wire import WireError
 from runner.chat.control_tokens import NONE, ControlTokens, Hider
-from runner.chat.form import Form, knows_role, learned_form
+from runner.chat.form import Form, knows_role, learned_form, takes_images
 from runner.chat.messages import Message, checked_messages, with_system_prompt
 from runner.chat.turns import Steps, arranged, arrangements, has_words, shape_of, with_words
 
@@ -70,6 +71,8 @@ class Render(msgspec.Struct, tag=True):
     """Variables of the template that we set."""
     is_probe: bool = False
     """True if messages that the template leaves out stay left out."""
+    image_mark: str = ""
+    """Digits that stand for an image in the text of a message; empty: there are none."""
 
 
 class Answer(msgspec.Struct):
@@ -101,12 +104,16 @@ class ChatProgram:
         chat = checked_messages(_read(message.messages), self._knows_role)
         chat = with_system_prompt(chat, message.system_prompt)
         taken = chat if message.is_probe else self._arranged_for(chat, message)
+        if message.image_mark and not self._takes_images:
+            raise ChatTemplateRefused(reason="it has no place for images")
         hider = Hider(self._compiled.control_tokens)
         chat = hider.hide_messages(chat if taken is None else taken)
         final = _open_final(chat) if message.continues else ""
-        text = self._write(self._form.given(chat), {**hider.hide(message.given), **message.own})
+        text = self._write(
+            self._form.given(chat, message.image_mark), {**hider.hide(message.given), **message.own}
+        )
         if taken is None:
-            _check_complete(chat, text)
+            _check_complete(chat, text, message.image_mark)
         if message.continues:
             text = _cut_at_tag(text, final)
         text, plain = hider.reveal(text)
@@ -125,6 +132,10 @@ class ChatProgram:
             return self._write(chat, {**_PROBED, **variables})
         except Exception:  # noqa: BLE001 - as the sandbox does: a template fails with anything
             return None
+
+    @cached_property
+    def _takes_images(self) -> bool:
+        return takes_images(self._probe)
 
     def _knows_role(self, role: str) -> bool:
         if role not in self._known_roles:
@@ -161,11 +172,14 @@ class ChatProgram:
         return text is not None and has_words(text, chat)
 
 
-def _check_complete(chat: list[Message], text: str) -> None:
+def _check_complete(chat: list[Message], text: str, image_mark: str) -> None:
     """Raise E1702 for a message that the template left out."""
     at = 0
     for index, message in enumerate(chat):
-        content = message.get("content", "").strip()
+        content = message.get("content", "")
+        if image_mark:
+            content = content.rpartition(image_mark)[-1]  # The text after the last image.
+        content = content.strip()
         found = text.find(content, at)
         at = found if found >= 0 else text.find(content)
         if at < 0:

@@ -60,12 +60,14 @@ class ChatTemplate:
         continues: bool = False,
         adds_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
+        image_mark: str = "",
     ) -> str:
         """Return the prompt with its special tokens, so it is tokenized without adding any.
 
         It is a ``MarkedText`` if the messages have control tokens. ``messages`` may also be JSON.
         ``system_prompt`` is for messages without one. ``continues``: the last message is the beginning of the
-        answer. ``arguments`` are the template's own. Raises E1002, E1005 for malformed messages, E1700,
+        answer. ``arguments`` are the template's own. ``image_mark`` stands for an
+        image. Raises E1002, E1005 for malformed messages, E1700,
         E1701, or E1702 with the template's own message.
         """
         if isinstance(messages, str) and len(messages) > self._max_bytes:
@@ -77,6 +79,7 @@ class ChatTemplate:
             continues=continues,
             given={**(arguments or {}), "tools": tools or None, "documents": documents},
             own={"add_generation_prompt": adds_generation_prompt and not continues},
+            image_mark=image_mark,
         )
         answer = self._renderer.render(message)
         return MarkedText(answer.text, answer.plain) if answer.plain else answer.text

@@ -62,8 +62,11 @@ class SocketSink:
         sequences: list[list[int]] | None = None,
         embedding: bytes | None = None,
         drafted: tuple[int, int] | None = None,
+        prompt_tokens: int | None = None,
     ) -> None:
-        self._sender.send(messages.Finished(request_id, reason, sequences, embedding, None, drafted))
+        self._sender.send(
+            messages.Finished(request_id, reason, sequences, embedding, None, drafted, prompt_tokens)
+        )
 
     def failed(self, request_id: int, error: Exception) -> None:
         coded = as_coded(error, EngineFailed, self._engine_kind)

@@ -45,6 +45,7 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
         max_queue_ms=request.max_queue_ms,
         wants_log_probs=request.num_top_log_probs is not None,
         num_top_log_probs=request.num_top_log_probs or 0,
+        images=list(request.images),
     )
 
 

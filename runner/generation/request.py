@@ -59,6 +59,8 @@ class GenerationRequest:
     """Time: see ``Submit``, also for the two before."""
     answer: AnswerForm | None = None
     """Form by which the answer is read as parts; None: it is text."""
+    images: Sequence[bytes] = field(default=(), repr=False)
+    """Files of the images whose places the prompt has."""
     embeds: bool = False
     """True to embed the prompt: there is no text."""
 

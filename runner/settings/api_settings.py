@@ -68,6 +68,11 @@ class APISettings(BaseModel):
     openai_max_body_bytes: int = variable(
         "OPENAI_MAX_BODY_BYTES", 8 << 20, "maximum size of a request body", ge=1
     )
+    image_urls: Literal["data", "public"] = variable(
+        "IMAGE_URLS",
+        "data",
+        "URLs of images in messages: data (data URLs only), or public (also those of the internet)",
+    )
     openai_max_body_values: int = variable(
         "OPENAI_MAX_BODY_VALUES",
         300_000,

@@ -15,6 +15,12 @@ _BLOCK_TOKENS = 16
 _MEMORY_BYTES = 80 << 30
 
 
+# NOTE: torchvision's wheel needs CUDA for its operators; without these its Python part can't be imported.
+_OPERATORS = torch.library.Library("torchvision", "DEF")
+for _name in ("nms", "qnms"):
+    _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
 def register() -> str:
     return f"{__name__}.StandInPlatform"
 

@@ -23,7 +23,7 @@ from runner.api.openai.bodies import (
     TokenizeBody,
 )
 from runner.api.openai.guides import guide_of
-from runner.api.openai.images import check_images
+from runner.api.openai.images import take_images
 from runner.api.openai.reasoning import EFFORT, template_arguments
 from runner.api.openai.tool_use import callable_tools, shown_tools, tool_use
 from runner.api.served import Served, core_values
@@ -117,35 +117,41 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
         raise InvalidInput(name="max_completion_tokens", expected=expected, value=body.max_completion_tokens)
     if body.top_logprobs and not body.logprobs:  # NOTE: vLLM's clients send its default, 0.
         raise InvalidInput(name="logprobs", expected="true where there is top_logprobs", value=body.logprobs)
-    check_images(body.messages, served)
+    taken = take_images(body.messages, served, body.n or 1)
+    body = msgspec.structs.replace(body, messages=taken.messages)
     use = tool_use(body, served.engine_kind)
     tools = callable_tools(body, use)
-    prompt = _prompt_with_effort(msgspec.structs.replace(body, tools=tools), served)
+    prompt = _prompt_with_effort(msgspec.structs.replace(body, tools=tools), served, taken.mark)
     top = (body.top_logprobs or 0) if body.logprobs else None
     default_max_tokens = body.max_completion_tokens or max(served.default_max_tokens, body.min_tokens or 0)
     request = _request(body, served, prompt, default_max_tokens, top)
     request = replace(request, adds_special_tokens=False, begins_turn=not body.continue_final_message)
     request = with_answer_form(request, body, use, served)
-    return PromptRequest(request, body.n or 1)
+    return PromptRequest(request, body.n or 1, images=taken.images)
 
 
-def _prompt_with_effort(body: ChatBody, served: Served) -> str:
+def _prompt_with_effort(body: ChatBody, served: Served, image_mark: str) -> str:
     """Return the prompt with the body's effort, or without if the template refuses it (Qwen 3.8's)."""
     arguments = template_arguments(body, served.model.chat)
     try:
-        return chat_prompt(msgspec.structs.replace(body, chat_template_kwargs=arguments), served)
+        return chat_prompt(msgspec.structs.replace(body, chat_template_kwargs=arguments), served, image_mark)
     except ChatTemplateRefused:
         given = body.chat_template_kwargs or {}
         if EFFORT not in (arguments or {}) or EFFORT in given:
             raise
         arguments = {name: value for name, value in (arguments or {}).items() if name != EFFORT}
         with suppress(ChatTemplateRefused):
-            return chat_prompt(msgspec.structs.replace(body, chat_template_kwargs=arguments), served)
+            return chat_prompt(
+                msgspec.structs.replace(body, chat_template_kwargs=arguments), served, image_mark
+            )
         raise
 
 
-def chat_prompt(fields: ChatBody | TokenizeBody, served: Served) -> str:
-    """Return the text that the chat template makes. Raises E1005 and the errors of chat templates."""
+def chat_prompt(fields: ChatBody | TokenizeBody, served: Served, image_mark: str = "") -> str:
+    """Return the text that the chat template makes. Raises E1005 and the errors of chat templates.
+
+    ``image_mark``: see ``TakenImages``.
+    """
     if fields.continue_final_message and fields.add_generation_prompt:
         raise InvalidInput(
             name="add_generation_prompt", expected="false where continue_final_message is true", value=True
@@ -158,6 +164,7 @@ def chat_prompt(fields: ChatBody | TokenizeBody, served: Served) -> str:
         continues=bool(fields.continue_final_message),
         adds_generation_prompt=fields.add_generation_prompt is not False,
         arguments=fields.chat_template_kwargs,
+        image_mark=image_mark,
     )
 
 

@@ -36,6 +36,7 @@ class Sink(Protocol):
         sequences: list[list[int]] | None = None,
         embedding: bytes | None = None,
         drafted: tuple[int, int] | None = None,
+        prompt_tokens: int | None = None,
     ) -> None:
         """End a request that holds nothing any more. Called exactly once, unless ``failed`` is.
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from engine.kinds import KINDS, Capability, argument_remedy, find_kind, supports
 from errors.engines import EngineAsleep
 from errors.requests import (
+    ImageRefused,
+    ImagesUnsupported,
     InvalidGuide,
     InvalidTensor,
     PromptTooLong,
@@ -30,6 +32,8 @@ MAX_WORD_TOKENS = 4096
 MAX_LOGIT_BIASES = 1024
 MAX_TOP_LOG_PROBS = 20
 MAX_LORA_NAME = 256
+MAX_IMAGES = 32
+"""Limit of images of a request."""
 MAX_CACHE_SALT = 1024
 """Characters, as for ``MAX_LORA_NAME``."""
 _MAX_GUIDE_BYTES: dict[GuideType, int] = {
@@ -52,6 +56,8 @@ def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | Non
     if ready.is_asleep:
         raise EngineAsleep
     check_task(embeds=request.embeds, is_embedding=ready.is_embedding)
+    if request.images:
+        check_images(len(request.images), ready.engine_kind, ready.max_images)
     if not request.input_ids:
         raise InvalidTensor(name="input_ids", expected="at least one token", value=[])
     _check_ids("input_ids", extremes or request.input_ids, ready)
@@ -82,6 +88,23 @@ def check_task(*, embeds: bool, is_embedding: bool) -> None:
     if is_embedding and not embeds:
         remedy = "send its input to /v1/embeddings"
         raise WrongTask(model_task="makes embeddings and generates no text", remedy=remedy)
+
+
+def check_images(count: int, engine_kind: str, max_images: int, name: str = "The last of the images") -> None:
+    """Raise E1016 if an engine takes no images, and E1017 for more than a request may have.
+
+    ``name``: the place of one of them, for errors.
+    """
+    if not max_images:
+        able = " or ".join(kind for kind in KINDS if supports(kind, "images"))
+        is_able = supports(engine_kind, "images")
+        reason = f"the {'model' if is_able else f'{engine_kind} engine'} takes none"
+        remedy = "send text alone, or serve a model with images"
+        remedy += "" if is_able else f" by an engine of the kind {able}"
+        raise ImagesUnsupported(name=name, reason=reason, remedy=remedy)
+    if count > max_images:
+        reason = f"a request may have {max_images} images, and has {count}"
+        raise ImageRefused(name=name, reason=reason, remedy="send fewer")
 
 
 def check_order(order: Order, ready: Ready) -> None:

@@ -145,6 +145,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     guide: Guide | None = None
     num_top_log_probs: int = 0
     """Number of likeliest tokens at each place whose log probabilities are sent, too."""
+    images: list[bytes] = []
+    """Files of images, whose places in ``input_ids`` are as the model's chat template writes them."""
     embeds: bool = False
     """True to embed ``input_ids`` instead of generating: ``Finished`` has the embedding."""
     returns_times: bool = False
@@ -232,6 +234,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """Number of replicas of the model, each of which publishes its own KV events."""
     max_running_adapters: int = 0
     """Number of LoRA adapters that the requests of one step may use."""
+    max_images: int = 0
+    """Number of images that a request may have."""
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
@@ -283,6 +287,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Times when the engine server received the request, and its last token, by ``perf_counter``."""
     drafted: tuple[int, int] | None = None
     """Numbers of draft tokens of speculative decoding that were accepted and rejected; None: not known."""
+    prompt_tokens: int | None = None
+    """Number of tokens of the prompt with its images; None: those of ``input_ids``."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -320,8 +326,9 @@ class Output(msgspec.Struct, eq=False):
     finish_reason: FinishReason | None = None
     """Reason in the last output."""
     times_s: tuple[float, float] | None = None
-    """Times, the embedding and the draft tokens: see ``Finished``."""
+    """Times, the embedding, the draft tokens and the prompt's tokens: see ``Finished``."""
     drafted: tuple[int, int] | None = None
+    prompt_tokens: int | None = None
     cached_tokens: int | None = None
     """Count in one output of a request: see ``Cached``."""
     embedding: bytes | None = None

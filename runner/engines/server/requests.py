@@ -78,6 +78,7 @@ class Request:
     """Results of a beam search, set before its end."""
     embedding: bytes | None = None
     drafted: tuple[int, int] | None = None
+    prompt_tokens: int | None = None
 
 
 class Requests:
@@ -130,6 +131,8 @@ class Requests:
         self._running[request.number] = request
         try:
             check_request(submit, self._engine.ready)
+            if submit.images:  # Large, so not kept here until the end.
+                request.submit = msgspec.structs.replace(submit, images=[])
             self._engine.submit(msgspec.structs.replace(submit, request_id=request.number))
         except CodedError as exc:
             self._end(request.number, exc)
@@ -178,8 +181,11 @@ class Requests:
         sequences: list[list[int]] | None = None,
         embedding: bytes | None = None,
         drafted: tuple[int, int] | None = None,
+        prompt_tokens: int | None = None,
     ) -> None:
         request = self._running.get(request_id)
+        if prompt_tokens is not None and request is not None:
+            request.prompt_tokens = prompt_tokens
         if sequences is not None and request is not None:
             self._metrics.received(sum(map(len, sequences)))
             request.sequences = sequences
@@ -262,7 +268,7 @@ class Requests:
         elif end is not None:
             times_s = (request.arrival_s, request.last_token_s) if request.submit.returns_times else None
             results = request.sequences, request.embedding
-            message = Finished(client_id, end, *results, times_s, request.drafted)
+            message = Finished(client_id, end, *results, times_s, request.drafted, request.prompt_tokens)
         request.client.respond(request, tokens, log_probs, message)
         self._answered.add(request.client)
         if isinstance(end, CodedError) and not self._is_broken:

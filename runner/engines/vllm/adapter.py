@@ -31,6 +31,8 @@ from runner.engines.vllm.interface import check_vllm
 
 if TYPE_CHECKING:
     from runner.engines.guides.compile import GuideCompiler
+    from runner.engines.vllm.images import Images
+    from runner.engines.vllm.interface import VllmConfig
 
 log = logging.getLogger("cog_triton.engine")
 _importing: threading.Thread | None = None
@@ -80,8 +82,12 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     with ThreadPoolExecutor(1) as meanwhile:
         has_guides = end_id is not None and pooling is None
         opening = meanwhile.submit(_open_guides, engine_dir) if has_guides else None
+        model = config.model_config
+        takes_images = has_guides and model.supports_multimodal_inputs and not model.is_encoder_decoder
+        preparing = meanwhile.submit(_open_images, config) if takes_images else None
         client = start(config)
         guides = None if opening is None else opening.result()
+        images = None if preparing is None else preparing.result()
     folder, lora = engine_dir / LORA_FOLDER, config.lora_config
     limits = () if lora is None else (lora.max_cpu_loras or lora.max_loras, lora.max_lora_rank)
     adapters = Adapters(folder, *limits)
@@ -100,9 +106,10 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         num_kv_blocks=config.cache_config.num_gpu_blocks or 0,
         num_replicas=config.parallel_config.data_parallel_size,
         max_running_adapters=0 if lora is None else lora.max_loras,
+        max_images=0 if images is None else images.limit,
     )
     has_drafts = config.speculative_config is not None
-    engine = VllmEngine(client, sink, ready, adapters, guides, end_id, pooling, has_drafts=has_drafts)
+    engine = VllmEngine(client, sink, ready, adapters, guides, end_id, pooling, images, has_drafts=has_drafts)
     is_serving.set()
     return engine
 
@@ -112,3 +119,10 @@ def _open_guides(engine_dir: Path) -> "GuideCompiler | None":
     from runner.engines.guides.compile import open_guides
 
     return open_guides(engine_dir)
+
+
+def _open_images(config: "VllmConfig") -> "Images":
+    """Open the model's processor of images, in a thread as well. Text-only models need not import it."""
+    from runner.engines.vllm.images import Images
+
+    return Images(config)

@@ -51,6 +51,8 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
     if "max_batch_size" in parsed:
         parsed["max_num_seqs"] = parsed.pop("max_batch_size")
     return {
+        # The runner sends each image to the core: no image is kept there for a request without its data.
+        "mm_processor_cache_gb": 0,
         **arguments,
         **parsed,
         "model": str(engine_dir),

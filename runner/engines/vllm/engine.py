@@ -43,6 +43,7 @@ from runner.engines.vllm.request import (
 
 if TYPE_CHECKING:
     from runner.engines.guides.compile import GuideCompiler
+    from runner.engines.vllm.images import Images
     from runner.engines.vllm.interface import LoRARequest
 from runner.engines.guides.follow import Follower
 
@@ -62,6 +63,7 @@ class VllmEngine:
         guides: GuideCompiler | None,
         guide_end_id: int | None,
         pooling: Pooling | None = None,
+        images: Images | None = None,
         *,
         has_drafts: bool = False,
     ) -> None:
@@ -73,6 +75,7 @@ class VllmEngine:
         self._guide_end_id = guide_end_id
         """The token at which vLLM ends guided outputs."""
         self._pooling = pooling
+        self._images = images
         self._has_drafts = has_drafts
         self._running: dict[str, Running] = {}
         """Requests by vLLM's id. The code that removes a request reports its end, so only once."""
@@ -98,12 +101,16 @@ class VllmEngine:
         except CodedError as error:
             self._sink.failed(request.request_id, error)
             return
-        if request.guide is None:
+        if request.images:
+            assert self._images is not None, "the engine server rejects images that Ready does not list"
+            is_wanted = partial(self._is_wanted, message.request_id)
+            self._images.submit(
+                request.images, message, partial(self._add_with_images, message, request.guide), is_wanted
+            )
+        elif request.guide is None:
             self._add(message)
         else:
-            assert self._guides is not None, "the engine server rejects guides that Ready does not list"
-            is_wanted = partial(self._is_wanted, message.request_id)
-            self._guides.submit(request.guide, partial(self._add_guided, message, request.guide), is_wanted)
+            self._compile(message, request.guide)
 
     def _open(self, request: Submit, lora: LoRARequest | None) -> EngineCoreRequest:
         """Make the core's request, which counts as running from now on."""
@@ -111,17 +118,41 @@ class VllmEngine:
         self._running[message.request_id] = Running(request, self._guide_end_id, lora)
         return message
 
+    def _compile(self, message: EngineCoreRequest, guide: Guide) -> None:
+        assert self._guides is not None, "the engine server rejects guides that Ready does not list"
+        is_wanted = partial(self._is_wanted, message.request_id)
+        self._guides.submit(guide, partial(self._add_guided, message, guide), is_wanted)
+
+    def _add_with_images(
+        self, message: EngineCoreRequest, guide: Guide | None, error: CodedError | None
+    ) -> None:
+        """Add the request whose images are prepared; if it has a guide, once this is compiled."""
+        request = self._running.get(message.request_id)
+        if error is not None:
+            self._fail(message.request_id, error)
+        elif request is not None:
+            request.prompt_tokens = len(message.prompt_token_ids)
+            if guide is None:
+                self._add_late(message)
+            else:
+                self._compile(message, guide)
+
     def _add_guided(
         self, message: EngineCoreRequest, guide: Guide, answer: Follower | CodedError | None
     ) -> None:
         """Add the request. NOTE: vLLM compiles its guide again; an error there ends the request (E2204)."""
-        key = message.request_id
         if isinstance(answer, CodedError):
-            self._fail(key, answer)
-        elif self.ready.is_asleep:
-            self._fail(key, EngineAsleep())
-        elif answer is not None and self._is_wanted(key):
+            self._fail(message.request_id, answer)
+        elif answer is not None:
             message.sampling_params.structured_outputs = structured_outputs(guide, answer.grammar)
+            self._add_late(message)
+
+    def _add_late(self, message: EngineCoreRequest) -> None:
+        """Add a request that was prepared in a thread, unless it was aborted or the engine sleeps."""
+        key = message.request_id
+        if self.ready.is_asleep:
+            self._fail(key, EngineAsleep())
+        elif self._is_wanted(key):
             self._add(message)
             if not self._is_wanted(key):
                 self._client.abort_requests([key])  # It was aborted before vLLM received it.
@@ -302,7 +333,8 @@ class VllmEngine:
     ) -> None:
         request = self._running.pop(key, None)
         if request is not None:
-            self._sink.finished(request.request_id, reason, embedding=embedding, drafted=drafted)
+            counts = drafted, request.prompt_tokens
+            self._sink.finished(request.request_id, reason, None, embedding, *counts)
 
     def _fail(self, key: str, error: CodedError) -> None:
         request = self._running.pop(key, None)

@@ -17,6 +17,10 @@ Behavior that no check at the start can see, and where it is used:
 * ``collective_rpc("reload_weights")`` reads the weights again after a sleep of level 2, and drops all LoRA
   adapters. A request ends with ``ABORT`` only for a sleep, as those that are aborted here are forgotten
   (``engine``).
+* A ``model_config`` has ``supports_multimodal_inputs`` and ``is_encoder_decoder`` (``adapter``).
+* A ``MultiModalBudget`` has the model's ``processor``, ``mm_limits`` by modality and ``encoder_cache_size``.
+  The processor's result has ``prompt_token_ids``, and by modality ``mm_kwargs``, ``mm_hashes`` (of content
+  and model, part of the keys of cached prefixes) and ``mm_placeholders`` (``images``).
 * The first output of a request alone has ``prefill_stats``. The id of the token that ended a request is its
   ``stop_reason`` (``engine``, ``request``).
 """
@@ -46,7 +50,7 @@ _SCHEDULER = "make_stats get_request_counts() get_kv_cache_usage()"
 USES = {
     "vllm.AsyncEngineArgs": (
         "model skip_tokenizer_init generation_config disable_log_stats max_num_seqs dtype runner "
-        "pooler_config gpu_memory_utilization tensor_parallel_size scheduling_policy "
+        "mm_processor_cache_gb pooler_config gpu_memory_utilization tensor_parallel_size scheduling_policy "
         "create_engine_config(usage_context) "
         "enable_lora max_loras max_cpu_loras max_lora_rank enable_sleep_mode "
         "speculative_config per_request_spec_decode_metrics kv_events_config"
@@ -63,6 +67,15 @@ USES = {
         f"VLLM_ENABLE_STARTUP_PLAN {SETS_LIBRARY_PATH}"
     ),
     "vllm.lora.request.LoRARequest": "lora_name lora_int_id lora_path",
+    "vllm.multimodal.MULTIMODAL_REGISTRY": "",
+    "vllm.multimodal.encoder_budget.MultiModalBudget": "__init__(vllm_config,mm_registry)",
+    "vllm.multimodal.inputs.MultiModalFeatureSpec": "data modality identifier mm_position mm_hash",
+    "vllm.multimodal.inputs.PlaceholderRange": "offset get_num_embeds()",
+    "vllm.multimodal.media.image.ImageMediaIO": "load_bytes(data)",
+    "vllm.multimodal.processing.BaseMultiModalProcessor": "apply(inputs,timing_ctx)",
+    "vllm.multimodal.processing.BaseProcessingInfo": "parse_mm_data(mm_data)",
+    "vllm.multimodal.processing.ProcessorInputs": "prompt mm_data_items",
+    "vllm.multimodal.processing.context.TimingContext": "enabled",
     "vllm.outputs.RequestError": "message retryable",
     "vllm.pooling_params.PoolingParams": "task use_activation skip_reading_prefix_cache",
     "vllm.sampling_params.SamplingParams": (

@@ -186,7 +186,7 @@ class Running:
 
     __slots__ = (
         *("_end_ids", "_long_words", "_tokens"),
-        *("aborted_for", "has_begun", "lora", "lora_name", "min_tokens", "request_id"),
+        *("aborted_for", "has_begun", "lora", "lora_name", "min_tokens", "prompt_tokens", "request_id"),
     )
 
     def __init__(
@@ -196,6 +196,8 @@ class Running:
         self.lora, self.lora_name = lora, request.lora_name
         self.has_begun = False
         """True once vLLM has computed its prompt."""
+        self.prompt_tokens: int | None = None
+        """Number of tokens of a prompt with images, once these are prepared."""
         self._end_ids = {request.end_id, guide_end_id if request.guide else None} - {None}
         self.min_tokens = request.min_tokens
         self.aborted_for: messages.FinishReason | None = None

@@ -53,6 +53,10 @@ class WritingModel:
         self.drafted: tuple[int, int] | None = None
         self.before_first: Callable[[], Awaitable[None]] | None = None
         """Awaited before the first token."""
+        self.images: list[list[bytes]] = []
+        self.prompts: list[list[int]] = []
+        """Images and prompts of the requests until now."""
+        self.prompt_tokens: int | None = None
         self.keys: list[str] = []
         """Keys of the calls that generated until now."""
         tokenizing = Tokenizing(TOKENIZER, max_bytes=1 << 16, max_tokens=4095)
@@ -74,11 +78,13 @@ class WritingModel:
     ) -> AsyncGenerator[Output, None]:
         if self.before_first is not None:
             await self.before_first()
+        self.images.append(submit.images)
+        self.prompts.append(submit.input_ids)
         ids = TOKENIZER.encode(self.text, add_special_tokens=False).ids[: submit.max_tokens]
         for at in range(0, len(ids), self.step_tokens):
             yield Output(ids[at : at + self.step_tokens])
         reason: FinishReason = "length" if len(ids) == submit.max_tokens else self.reason
-        yield Output([], finish_reason=reason, drafted=self.drafted)
+        yield Output([], finish_reason=reason, drafted=self.drafted, prompt_tokens=self.prompt_tokens)
 
     def _generation(self, request: GenerationRequest, call: Call) -> Generation:
         self.keys.append(call.api_key)

@@ -37,6 +37,7 @@ class AsyncEngineArgs:
     kv_events_config: dict[str, Any] | None = None
     per_request_spec_decode_metrics: str = "none"
     scheduling_policy: str = "fcfs"
+    mm_processor_cache_gb: float = 4
     runner: str = "auto"
     pooler_config: PoolerConfig | None = None
 

@@ -19,6 +19,8 @@ class ModelConfig:
     runner_type: str = "generate"
     pooler_config: PoolerConfig | None = None
     enable_sleep_mode: bool = False
+    supports_multimodal_inputs = False
+    is_encoder_decoder = False
 
     def get_vocab_size(self) -> int:
         return self.vocab_size

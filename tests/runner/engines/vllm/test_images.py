@@ -1,0 +1,128 @@
+"""Images by vLLM's own processor and engine core, over the stand-in for a GPU."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perf.peers.engine import standin_engine
+from runner.engines.protocol.messages import Cancel, Guide, Sampling, Submit
+from runner.engines.vllm.arguments import ENGINE_KIND
+from tests.runner.engines.engine_server import EngineServerUnderTest
+from tests.runner.engines.listening import Listening
+from tests.runner.engines.vllm.image_model import IMAGE, IMAGE_TOKENS, make_image_model
+from tests.runner.engines.vllm.test_real_core import PYTHON
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(not PYTHON.exists(), reason="vLLM's environment is not here"),
+]
+GREEDY = Sampling(top_k=1)
+LENGTH = 1024
+
+
+def png(width: int, height: int, color: int, *, is_whole: bool = True) -> bytes:
+    """Return a gray image; with ``is_whole`` False, its header with hardly any content."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + bytes([color]) * width) * (height if is_whole else 1)
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
+    folder = tmp_path_factory.mktemp("images")
+    engine = standin_engine(str(PYTHON), folder, make_image_model(folder / "model"))
+    server = EngineServerUnderTest(
+        ENGINE_KIND,
+        engine.folder,
+        {"engine_cache_dir": str(engine.cache)},
+        folder,
+        python=engine.python,
+        environment=engine.variables,
+    )
+    try:
+        with Listening(server) as listening:
+            yield listening
+    finally:
+        server.stop()
+
+
+def ask(client: Listening, number: int, prompt: list[int], *images: bytes, max_tokens: int = 2) -> str:
+    """Return the finish reason or the error."""
+    return client.answer(Submit(number, prompt, max_tokens, GREEDY, images=list(images)))[1]
+
+
+def test_an_image_is_part_of_the_prompt_and_of_the_key_of_its_prefix(client: Listening) -> None:
+    assert client.ready.max_images == 32
+    prompt = [*range(40), IMAGE, *range(40)]
+    one, other = png(50, 40, 10), png(50, 40, 200)
+    for number, image, cached in ((1, one, 0), (2, one, 80), (3, other, 32), (4, one, 80)):
+        answer = client.answer(Submit(number, prompt, 2, GREEDY, images=[image]))
+        assert answer == ([40, 41], "length")
+        assert client.finished(number).prompt_tokens == 80 + IMAGE_TOKENS
+        assert client.cached(number) == [cached], number
+    two = Submit(5, [IMAGE, 1, IMAGE, 5], 1, GREEDY, images=[one, other])
+    assert client.answer(two) == ([6], "length")
+    assert client.finished(5).prompt_tokens == 2 + 2 * IMAGE_TOKENS
+    assert client.answer(Submit(6, [7], 1, GREEDY)) == ([8], "length")
+    assert client.finished(6).prompt_tokens is None
+
+
+def test_images_and_a_guide_in_one_request(client: Listening) -> None:
+    guide = Guide("regex", "[ -~]+")  # The stand-in goes on with the next characters.
+    submit = Submit(10, [IMAGE, 1], 2, GREEDY, images=[png(5, 5, 1)], guide=guide)
+    assert client.answer(submit) == ([2, 3], "length")
+    assert client.answer(Submit(11, [IMAGE, 1], 2, GREEDY, images=[b"?"], guide=guide))[1][:5] == "E1017"
+
+
+@pytest.mark.parametrize(
+    ("number", "image", "says"),
+    [
+        (20, b"", "known format"),
+        (21, b"<svg xmlns='http://www.w3.org/2000/svg'/>", "known format"),
+        (22, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "known format"),
+        (23, png(50, 40, 1)[:60], "can't be decoded"),
+        (24, png(50_000, 50_000, 1, is_whole=False), "pixels"),
+        (25, png(20_000, 8_000, 1, is_whole=False), "pixels"),
+    ],
+    ids=["empty", "SVG", "EPS", "cut", "bomb", "smaller bomb"],
+)
+def test_a_hostile_image_is_refused_alone(client: Listening, number: int, image: bytes, says: str) -> None:
+    answer = ask(client, number, [IMAGE, 1], image)
+    assert answer.startswith("E1017 ImageRefused: the image")
+    assert says in answer
+    answer = ask(client, number + 100, [IMAGE, IMAGE, 1], png(5, 5, 1), image)
+    assert answer.startswith("E1017 ImageRefused: image 2 of 2")
+
+
+def test_a_prompt_that_does_not_fit_its_images_is_refused(client: Listening) -> None:
+    image = png(5, 5, 1)
+    assert "E1017" in ask(client, 30, [1, 2], image)
+    assert "E1017" in ask(client, 31, [IMAGE, 1], image, image)
+    assert "E1017" in ask(client, 32, [IMAGE] * 33, *[image] * 33)
+    assert "E1002" in ask(client, 33, [1] * (LENGTH - IMAGE_TOKENS) + [IMAGE], image)
+    # The output is cut to the room that the image leaves.
+    assert ask(client, 34, [IMAGE, *[1] * (LENGTH - 10)], image, max_tokens=9) == "length"
+    assert len(client.tokens(34)) == 10 - IMAGE_TOKENS
+
+
+def test_a_cancelled_request_with_images_ends(client: Listening) -> None:
+    many = [png(900, 900, color) for color in range(8)]
+    client.send(Submit(40, [IMAGE] * 8 + [1], 900, GREEDY, images=many), Cancel(40))
+    assert client.wait_for_end(40) == "cancelled"
+    assert ask(client, 41, [7]) == "length"
+
+
+def test_the_builder_keeps_what_the_processor_is_made_of(tmp_path: Path) -> None:
+    engine = standin_engine(str(PYTHON), tmp_path, make_image_model(tmp_path / "model"))
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        assert json.loads((engine.folder / name).read_text())
