@@ -18,7 +18,7 @@ from engine.machine.root import SOURCE_ROOT
 from perf.engines import built
 from perf.peers.workloads import Workload
 
-_PLATFORM = SOURCE_ROOT / "tests" / "standins" / "vllm_platform"
+PLATFORM = SOURCE_ROOT / "tests" / "standins" / "vllm_platform"
 _VLLM, _REPEATS = "vllm", "paced"
 """Kinds: the second one answers with the prompt, again and again."""
 
@@ -106,11 +106,11 @@ def standin_engine(
     step_file = folder / "step"
     step_file.write_text(f"{0:<16.6f}")
     with_standins = folder / "python"
-    path = f"$PYTHONPATH:{SOURCE_ROOT}:{_PLATFORM}"
+    path = f"$PYTHONPATH:{SOURCE_ROOT}:{PLATFORM}"
     real = shlex.quote(str(Path(shutil.which(python) or python).absolute()))
     with_standins.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec {real} "$@"\n')
     with_standins.chmod(0o755)
-    programs = (str(Path(sys.executable).parent), str(_PLATFORM / "bin"), os.environ["PATH"])
+    programs = (str(Path(sys.executable).parent), str(PLATFORM / "bin"), os.environ["PATH"])
     variables = {"PATH": ":".join(programs), "STANDIN_STEP_FILE": str(step_file)}
     cache = folder / "cache" / "engine_cache"
     return Engine(opened, _VLLM, str(with_standins), cache, size, variables, step_file)

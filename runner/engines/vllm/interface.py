@@ -12,6 +12,8 @@ Behavior that no check at the start can see, and where it is used:
   It sends messages by ``_send_input`` alone, to ``core_engine``, and the core processes them in order. With
   ``data_parallel_size`` there are several ``core_engines``, and the result of a call comes to
   ``utility_results`` (``client``).
+* The executor of a node that is not the head takes ``monitor_workers=False``, and its
+  ``start_worker_monitor(inline=True)`` returns when a rank ends (``client``).
 * ``scheduler_config.scheduler_cls`` is None unless vLLM needs a certain scheduler (``client``).
 * The core's sampling parameters are not checked again: limits hold by ``request.check_limits``.
 * ``collective_rpc("reload_weights")`` reads the weights again after a sleep of level 2, and drops all LoRA
@@ -53,7 +55,8 @@ USES = {
         "mm_processor_cache_gb pooler_config gpu_memory_utilization tensor_parallel_size scheduling_policy "
         "create_engine_config(usage_context) "
         "enable_lora max_loras max_cpu_loras max_lora_rank enable_sleep_mode "
-        "speculative_config per_request_spec_decode_metrics kv_events_config"
+        "speculative_config per_request_spec_decode_metrics kv_events_config "
+        "nnodes node_rank master_addr master_port distributed_executor_backend"
     ),
     "vllm.config.CacheConfig": "block_size num_gpu_blocks",
     "vllm.config.LoRAConfig": "max_loras max_cpu_loras max_lora_rank",

@@ -97,8 +97,11 @@ def read_nodes(options: Mapping[str, str]) -> Nodes:
 
 
 def node_facts(engine_dir: Path, arguments: Mapping[str, Any], nodes: Nodes) -> dict[str, str]:
-    """Return what must be the same on all nodes, by its name."""
-    facts = {"NODES": str(nodes.count)} | {f"version of {each}": version(each) for each in ("vllm", "torch")}
+    """Return what must be the same on all nodes, by its name. Raises E1006."""
+    if arguments.get("data_parallel_size", 1) > 1:
+        expected = "1 with data_parallel_size, whose replicas are on one machine"
+        raise InvalidSetting(name="NODES", expected=expected, value=nodes.count)
+    facts = {"NODES": str(nodes.count), "vLLM": version("vllm")}
     for path in (engine_dir / name for name in _IDENTIFYING):
         if path.is_file():
             facts[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()

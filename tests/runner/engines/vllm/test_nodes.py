@@ -23,7 +23,7 @@ from runner.settings.ports import free_ports
 from runner.settings.settings import load_settings
 from tests.runner.servers import wait_until
 
-FACTS = {"NODES": "3", "version of vllm": "0.33.0", "dtype": '"bfloat16"'}
+FACTS = {"NODES": "3", "vLLM": "0.33.0", "dtype": '"bfloat16"'}
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_all_nodes_begin_at_one_port_once_all_have_joined(place: Place, threads:
 @pytest.mark.parametrize(
     ("facts", "told"),
     [
-        ({**FACTS, "version of vllm": "0.32.0"}, "its version of vllm is 0.32.0, the head's is 0.33.0"),
+        ({**FACTS, "vLLM": "0.32.0"}, "its vLLM is 0.32.0, the head's is 0.33.0"),
         ({**FACTS, "NODES": "2"}, "its NODES is 2, the head's is 3"),
         ({**FACTS, "quantization": '"fp8"'}, """its quantization is "fp8", the head's is none"""),
     ],
@@ -183,6 +183,11 @@ def test_what_is_no_message_ends_the_connection(line: bytes) -> None:
         with pytest.raises(ConnectionError):
             link.receive()
         link.close()
+
+
+def test_replicas_are_on_one_machine(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="NODES must be 1 with data_parallel_size"):
+        node_facts(tmp_path, {"data_parallel_size": 2}, Nodes(2, 0, "127.0.0.1", 1, 1.0))
 
 
 @pytest.mark.parametrize(

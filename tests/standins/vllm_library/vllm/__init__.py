@@ -40,6 +40,11 @@ class AsyncEngineArgs:
     mm_processor_cache_gb: float = 4
     runner: str = "auto"
     pooler_config: PoolerConfig | None = None
+    nnodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29501
+    distributed_executor_backend: str | None = None
 
     def create_engine_config(self, usage_context: Any = None, headless: bool = False) -> VllmConfig:
         config = json.loads((Path(self.model) / "config.json").read_text())
