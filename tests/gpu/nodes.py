@@ -2,9 +2,10 @@
 
     .venv/bin/python -m tests.gpu.nodes --engine-python .venv-vllm/bin/python --work .cache/nodes
 
-Each node has one GPU and an address of loopback; NCCL is told that they are two hosts, so that it uses
-sockets. First, tensor parallel 2 in one runner serves the same engine. Every answer is compared. Exit status
-1 if one is not exact, or if the runner does not come back after its follower was killed.
+Each node has one GPU and an address of loopback. NCCL is told that they are two hosts, so that it uses
+sockets, unless there is ``--nvlink``. First, tensor parallel 2 in one runner serves the same engine. Every
+answer is compared. Exit status 1 if one is not exact, or if the runner does not come back after its follower
+was killed.
 """
 
 import argparse
@@ -52,6 +53,7 @@ _VARIABLES = {
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
     "NCCL_NVLS_ENABLE": "0",
     "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
 }
 
 
@@ -64,6 +66,8 @@ class Nodes:
     folder: Path
     variables: Mapping[str, str]
     port: int
+    are_hosts: bool = True
+    """True: NCCL takes the nodes for two hosts."""
 
     def of(self, rank: int) -> dict[str, str]:
         """Return the variables of a node."""
@@ -73,9 +77,10 @@ class Nodes:
             "HEAD_ADDRESS": f"{HEAD}:{self.port}",
             "VLLM_HOST_IP": (HEAD, FOLLOWER)[rank],
             "CUDA_VISIBLE_DEVICES": str(rank),
-            "NCCL_HOSTID": f"node-{rank}",
             "FAILURE_LIMIT": "20",
         }
+        if self.are_hosts:
+            own["NCCL_HOSTID"] = f"node-{rank}"
         return {"ENGINE_DIR": str(self.engine), **self.variables, **own}
 
     @contextmanager
@@ -190,6 +195,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--shape", default="1b")
     parser.add_argument("--eager", action="store_true", help="without torch.compile and CUDA graphs")
+    parser.add_argument("--nvlink", action="store_true", help="let NCCL see that the nodes share a host")
     options = parser.parse_args()
     work = options.work.absolute()
     model = work / "model"
@@ -210,7 +216,7 @@ def main() -> int:
         speed = compare(stack.openai_url, tokenizer)
         tell("one runner, tensor parallel 2", f"{stack.start_s:.0f}", f"{speed:,.0f}", "all exact")
     nodes_port, port = free_ports(2)
-    nodes = Nodes(engine, options.engine_python, work, _VARIABLES, nodes_port)
+    nodes = Nodes(engine, options.engine_python, work, _VARIABLES, nodes_port, not options.nvlink)
     follower = nodes.follower(port)
     try:
         with nodes.head() as stack:
