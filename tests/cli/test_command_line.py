@@ -191,7 +191,13 @@ def test_help_the_version_and_what_is_wrong_are_told(
     assert capsys.readouterr().out.startswith("usage: cog-triton")
 
 
-@pytest.mark.parametrize("command", ["plan", "build", "migrate", "inspect", "serve", "instantiate", "doctor"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("plan", "build", "migrate", "inspect", "serve", "instantiate"),
+        pytest.param("doctor", marks=pytest.mark.servers),
+    ],
+)
 def test_an_unknown_scheme_and_a_path_that_can_not_be_looked_at_are_told_in_a_sentence(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
