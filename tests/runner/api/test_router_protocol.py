@@ -17,6 +17,8 @@ from tests.runner.api.apis import API, CHAT_TEMPLATE
 from tests.runner.paced_engine import MAX_SEQUENCE_LENGTH, make_paced_model
 from tests.runner.servers import wait_until
 
+pytestmark = pytest.mark.servers
+
 CHAT = [{"role": "user", "content": "Hello"}]
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 RENDERED = [
