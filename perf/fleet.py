@@ -1,7 +1,7 @@
 """Put load on servers behind a router of another project, and kill, add and drain servers meanwhile.
 
     make fleet
-    .venv/bin/python -m perf fleet --router smg --policy round_robin --seconds 20
+    .venv/bin/python -m perf fleet --router vllm-router --policy kv_aware --seconds 20
 
 The servers are runners of this machine with the paced engine, which needs no GPU and whose texts are known:
 each answer is compared. Prompts share few long prefixes. Exit status 1 if something was lost that need not be
@@ -39,23 +39,24 @@ from perf.peers.requests import Prompts
 from perf.peers.servers import Endpoint
 from perf.peers.workloads import Prompt, Words, Workload
 from perf.routers import ROUTERS, Router, add_server, find_program, router
-from perf.servers import Stack, whole_stack
+from perf.servers import MODEL, Stack, whole_stack
 from perf.table import table
+from runner.settings.ports import LOOPBACK, free_ports
 
 _TOKENS_PER_SECOND = 100
 _OUTPUT_TOKENS = 100
 _PREFIXES, _PREFIX_TOKENS, _OWN_TOKENS = 8, 256, 16
 _TIMEOUT_S = 120.0
-_GRACE_S = 60
-_SAMPLE = re.compile(r"^(\w+) (\S+)$", re.MULTILINE)
+_SAMPLE = re.compile(r"^(\S+) (\S+)$", re.MULTILINE)
 _POLL_S = 0.5
 _METRICS_AGE_S = 1.5
 """Age of a server's metrics at most."""
 _KILL = "B is killed (SIGKILL)"
-_QUIET = {"COG_LOG_LEVEL": "warning"}
+_SETTINGS = {"COG_LOG_LEVEL": "warning", "ROUTER_PROTOCOL": "vllm", "STOP_GRACE_PERIOD": "60"}
 _HEAD = ["", "requests", *(f"by {each}" for each in "ABC"), "cut", "lost", "cached"]
 _HEAD += ["first token, ms", "longest gap, ms"]
-_REQUESTS, _CACHED = "cog_triton_slot_requests_total", "cog_triton_cached_input_tokens_total"
+_REQUESTS = "cog_triton_slot_requests_total"
+_CACHED = 'cog_triton_cached_input_tokens_total{api="openai"}'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,6 +94,8 @@ class _Demo:
         self._engine = Engine(engine_folder, "paced", "", folder)
         self._words = Words(Tokenizer.from_file(str(engine_folder / "tokenizer.json")))
         self._stacks: dict[str, Stack] = {}
+        self._events: list[str] = []
+        """Addresses of the events of the servers' caches."""
         self._metrics: dict[str, dict[str, float]] = {}
         """Values that each server told last."""
         self._rows: list[list[str]] = []
@@ -105,7 +108,12 @@ class _Demo:
             self._start(each)
         name, policy = self._options.router, self._options.policy
         urls = [each.openai_url for each in self._stacks.values()]
-        self._router = self._exits.enter_context(router(name, urls, self._folder / name, "--policy", policy))
+        choice = ["--policy", policy]
+        if policy == "kv_aware":  # NOTE: vllm-router gets no events of servers that are added later.
+            choice += ["--kv-event-model", MODEL]
+            for url, events in zip(urls, self._events, strict=True):
+                choice += ["--kv-event-source", f"{url}={events}"]
+        self._router = self._exits.enter_context(router(name, urls, self._folder / name, *choice))
         self._line.say(f"{name} ({policy}) at {self._router.url}, {self._options.streams} streams")
         self._phase("A and B serve")
         self._phase(_KILL, self._kill)
@@ -187,8 +195,10 @@ class _Demo:
         self._line.show(f"starting server {name}")
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
-        settings = {"ENGINE_DIR": str(self._engine.folder), "STOP_GRACE_PERIOD": str(_GRACE_S), **_QUIET}
-        stack = self._exits.enter_context(whole_stack(folder, settings))
+        (port,) = free_ports(1)
+        self._events.append(f"tcp://{LOOPBACK}:{port}")
+        own = {"ENGINE_DIR": str(self._engine.folder), "KV_EVENTS": f"tcp://*:{port}"}
+        stack = self._exits.enter_context(whole_stack(folder, _SETTINGS | own))
         self._stacks[name], self._metrics[name] = stack, {}
         self._line.say(f"server {name} at {stack.openai_url}, READY after {stack.start_s:.1f} s")
 
