@@ -29,6 +29,8 @@ from runner.engines.vllm.interface import (
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _MAX_PIXELS = 1 << 24
 """Limit of all images of a request together, which are in memory at once."""
+_MAX_RATIO = 50
+"""Limit of an image's longer side by the shorter one, which many processors scale to a fixed length."""
 _MAX_WAITING_BYTES = 1 << 28
 """Limit of the files of all images that wait for their turn."""
 _MODALITY = "image"
@@ -133,21 +135,25 @@ class Images:
 
 
 def decode(images: Sequence[bytes]) -> list[Any]:
-    """Decode images as vLLM's own front end does. Raises E1017, for too many pixels before any is decoded."""
+    """Decode images as vLLM's own front end does. Raises E1017, for a wrong size before any is decoded."""
     left = _MAX_PIXELS
     for number, data in enumerate(images, 1):
         name = _named(images, number)
         try:
             with Image.open(BytesIO(data), formats=_FORMATS) as image:
-                left -= image.width * image.height
+                short, long = sorted(image.size)
+                left -= short * long
         except Image.DecompressionBombError:  # Above Pillow's own limit.
-            left = -1
+            short, long, left = 1, 1, -1
         except Exception as exc:  # Pillow raises many kinds for a broken header.
             reason = f"it is no image of a known format ({', '.join(_FORMATS)})"
             raise ImageRefused(name=name, reason=reason, remedy="send another") from exc
         if left < 0:
             reason = f"with it the images have more than {_MAX_PIXELS} pixels together"
             raise ImageRefused(name=name, reason=reason, remedy="send smaller or fewer ones")
+        if long > _MAX_RATIO * short:
+            reason = f"one side has {short} pixels and the other {long}, more than {_MAX_RATIO} times as many"
+            raise ImageRefused(name=name, reason=reason, remedy="cut it into parts")
     decoded = []
     for number, data in enumerate(images, 1):
         try:

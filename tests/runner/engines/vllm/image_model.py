@@ -12,7 +12,7 @@ IMAGE, END, PAD = 256, 257, 258
 IMAGE_TOKENS = 4
 """Number of tokens of each image: patches of 14 x 14 in 28 x 28 pixels."""
 _SIDE, _PATCH = 28, 14
-_TEMPLATE = (
+TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}: {% if m['content'] is string %}{{ m['content'] }}{% else %}"
     "{% for part in m['content'] %}{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}"
     "{% endif %}{% endfor %}{% endif %}{% endfor %}"
@@ -35,7 +35,7 @@ def make_image_model(folder: Path) -> Path:
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": "</s>",
             "pad_token": "<pad>",
-            "chat_template": _TEMPLATE,
+            "chat_template": TEMPLATE,
         },
         "config.json": {
             "architectures": ["LlavaForConditionalGeneration"],

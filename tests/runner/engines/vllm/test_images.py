@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import zlib
@@ -9,14 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from perf.peers.engine import standin_engine
 from runner.engines.protocol.messages import Cancel, Guide, Sampling, Submit
 from runner.engines.vllm.arguments import ENGINE_KIND
+from tests.runner.api.alone import APIAlone
+from tests.runner.api.test_images import CHAT, MESSAGES, RESPONSES, image_body
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
-from tests.runner.engines.vllm.image_model import IMAGE, IMAGE_TOKENS, make_image_model
+from tests.runner.engines.vllm.image_model import IMAGE, IMAGE_TOKENS, TEMPLATE, make_image_model
 from tests.runner.engines.vllm.test_real_core import PYTHON
+from tests.runner.paced_engine import PacedModel
 
 pytestmark = [
     pytest.mark.servers,
@@ -93,8 +98,9 @@ def test_images_and_a_guide_in_one_request(client: Listening) -> None:
         (23, png(50, 40, 1)[:60], "can't be decoded"),
         (24, png(50_000, 50_000, 1, is_whole=False), "pixels"),
         (25, png(20_000, 8_000, 1, is_whole=False), "pixels"),
+        (26, png(1, 51, 1), "more than 50 times"),
     ],
-    ids=["empty", "SVG", "EPS", "cut", "bomb", "smaller bomb"],
+    ids=["empty", "SVG", "EPS", "cut", "bomb", "smaller bomb", "narrow"],
 )
 def test_a_hostile_image_is_refused_alone(client: Listening, number: int, image: bytes, says: str) -> None:
     answer = ask(client, number, [IMAGE, 1], image)
@@ -120,6 +126,40 @@ def test_a_cancelled_request_with_images_ends(client: Listening) -> None:
     client.send(Submit(40, [IMAGE] * 8 + [1], 900, GREEDY, images=many), Cancel(40))
     assert client.wait_for_end(40) == "cancelled"
     assert ask(client, 41, [7]) == "length"
+
+
+def test_each_api_answers_a_message_with_an_image(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = standin_engine(str(PYTHON), tmp_path, make_image_model(tmp_path / "model"))
+    tokenizer = Tokenizer.from_file(str(engine.folder / "tokenizer.json"))
+    for name, value in engine.variables.items():
+        monkeypatch.setenv(name, value)
+    template = tmp_path / "images.jinja"
+    template.write_text(TEMPLATE)
+    api = APIAlone(
+        PacedModel(engine.folder, tmp_path / "engine.tar", tokenizer),
+        tmp_path_factory.mktemp("api"),
+        CHAT_TEMPLATE=str(template),
+        COG_TRITON_ENGINE_PYTHON=engine.python,
+    )
+    url = "data:image/png;base64," + base64.b64encode(png(50, 40, 10)).decode()
+    # The stand-in goes on with the characters after the prompt's last one.
+    text, num_tokens = "Where?", len("user: See:Where?") + IMAGE_TOKENS
+    try:
+        bodies = {path: image_body(path, url, text) for path in (CHAT, RESPONSES, MESSAGES)}
+        chat = api.ask(CHAT, **bodies[CHAT], max_tokens=2)
+        assert chat["choices"][0]["message"]["content"] == "@A"
+        assert chat["usage"]["prompt_tokens"] == num_tokens
+        response = api.ask(RESPONSES, **bodies[RESPONSES], max_output_tokens=2)
+        assert response["output"][0]["content"][0]["text"] == "@A"
+        assert response["usage"]["input_tokens"] == num_tokens
+        message = api.ask(MESSAGES, **{**bodies[MESSAGES], "max_tokens": 2})
+        assert message["content"][0]["text"] == "@A"
+        error = api.refused(CHAT, 400, **image_body(CHAT, "data:image/png;base64,AAAA"))
+        assert error["code"] == "E1017"
+    finally:
+        api.close()
 
 
 def test_the_builder_keeps_what_the_processor_is_made_of(tmp_path: Path) -> None:
