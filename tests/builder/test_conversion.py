@@ -16,17 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from builder.build import build
 from builder.engine_environment import program_environment
 from engine.machine.python import engine_python
 from engine.tar.manifest import Manifest
-from engine.tar.unpack import unpack
 from errors.build import ConversionFailed
 from errors.build_config import ModelUnusable, TokenizerUnusable
 from tests.builder import tiny_model
+from tests.builder.unpacked_builds import built
 from tests.engine.samples import write_files
 
 pytestmark = pytest.mark.slow
@@ -92,11 +90,7 @@ def model(tmp_path: Path) -> Path:
 
 def run(tmp_path: Path, **keys: Any) -> tuple[Manifest, Path]:
     """Build from the folder ``model``: the manifest, and a folder with the engine unpacked."""
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_path": "model", **keys}))
-    manifest = build(tmp_path / "config.yaml", tmp_path / "engine.tar", report=lambda line: None)
-    with (tmp_path / "engine.tar").open("rb") as tar:
-        unpack(tar, tmp_path / "engine")
-    return manifest, tmp_path / "engine"
+    return built(tmp_path, keys)
 
 
 def tensors_of(engine: Path) -> dict[str, bytes]:

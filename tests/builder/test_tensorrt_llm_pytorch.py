@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from builder.build import OWN_FOLDER, build
 from builder.config.config import BuildConfig
 from builder.config.llm_arguments import TABLE
 from builder.kinds import engine_plan
 from builder.plan import plan_lines
-from engine.tar.manifest import Manifest
-from engine.tar.unpack import unpack
 from errors.coded_error import CodedError
+from tests.builder.unpacked_builds import built, example_model, write_config
 
-TINY = OWN_FOLDER / "examples" / "tiny" / "model"
+KEYS = {"engine": "tensorrt_llm", "backend": "pytorch"}
 SIGNATURES = Path(__file__).parents[1] / "standins" / "llm_api" / "signatures.json"
 
 
@@ -133,31 +129,14 @@ def test_keys_of_the_other_backend_are_refused(keys: dict[str, Any], told: str) 
     assert told in str(caught.value)
 
 
-def write_config(folder: Path, config: dict[str, Any]) -> Path:
-    path = folder / "config.yaml"
-    keys = {"engine": "tensorrt_llm", "backend": "pytorch", "model_path": "model"}
-    path.write_text(yaml.safe_dump({**keys, **config}))
-    return path
-
-
-def built(folder: Path, config: dict[str, Any]) -> tuple[Manifest, Path]:
-    tar, target = folder / "engine.tar", folder / "engine"
-    manifest = build(write_config(folder, config), tar, report=lambda line: None)
-    with tar.open("rb") as stream:
-        unpack(stream, target)
-    return manifest, target
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    shutil.copytree(TINY, folder)
-    return folder
+    return example_model(tmp_path)
 
 
 def test_an_engine_is_weights_arguments_and_a_tokenizer_for_any_gpu(model: Path, tmp_path: Path) -> None:
     given = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "kv_cache_config": {"dtype": "fp8"}}
-    manifest, engine = built(tmp_path, {"llm_args": given, "dtype": "bfloat16", "max_batch_size": 8})
+    manifest, engine = built(tmp_path, {**KEYS, "llm_args": given, "dtype": "bfloat16", "max_batch_size": 8})
     assert json.loads((engine / "llm_args.json").read_text()) == {
         **given,
         "dtype": "bfloat16",
@@ -184,7 +163,7 @@ def test_adapters_are_packed_and_the_library_gets_room_for_them(model: Path, tmp
     make_adapter(tmp_path / "one", 8, ["q_proj", "v_proj"])
     make_adapter(tmp_path / "two", 24, ["v_proj", "down_proj"])
     lora = {"french": {"model_path": "one"}, "pirate": {"model_path": "two"}}
-    _, engine = built(tmp_path, {"lora": lora, "llm_args": {"lora_config": {"max_cpu_loras": 8}}})
+    _, engine = built(tmp_path, {**KEYS, "lora": lora, "llm_args": {"lora_config": {"max_cpu_loras": 8}}})
     assert json.loads((engine / "llm_args.json").read_text())["lora_config"] == {
         "lora_target_modules": ["attn_q", "attn_v", "mlp_4h_to_h"],
         "max_lora_rank": 24,
@@ -193,11 +172,11 @@ def test_adapters_are_packed_and_the_library_gets_room_for_them(model: Path, tmp
     }
     make_adapter(tmp_path / "three", 8, ["embed_tokens"])
     with pytest.raises(CodedError, match=r"E1210.*changes embed_tokens"):
-        built(tmp_path, {"lora": {"wide": {"model_path": "three"}}})
+        built(tmp_path, {**KEYS, "lora": {"wide": {"model_path": "three"}}})
 
 
 def test_the_plan_tells_weights_and_kv_cache_and_compiles_nothing(model: Path, tmp_path: Path) -> None:
-    text = "\n".join(plan_lines(write_config(tmp_path, {"llm_args": {"max_num_tokens": 4096}})))
+    text = "\n".join(plan_lines(write_config(tmp_path, {**KEYS, "llm_args": {"max_num_tokens": 4096}})))
     assert (
         "llm_args.json for TensorRT-LLM 1.3.0rc7 (enable_chunked_prefill=True, max_num_tokens=4096)" in text
     )

@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from builder.build import OWN_FOLDER, build
+from builder.build import OWN_FOLDER
 from builder.config.config import BuildConfig
 from builder.config.file import read_config
 from builder.config.vllm_arguments import TABLE
 from builder.kinds import engine_plan
-from engine.tar.manifest import Manifest
-from engine.tar.unpack import unpack
 from errors.coded_error import CodedError
+from tests.builder.unpacked_builds import built, example_model
 
-TINY = OWN_FOLDER / "examples" / "tiny" / "model"
+KEYS = {"engine": "vllm"}
 
 
 def arguments(**given: Any) -> dict[str, Any]:
@@ -107,25 +105,14 @@ def test_the_examples_plan(name: str) -> None:
     assert any(step.title.startswith("engine_args.json for vLLM 0.33.0 (") for step in steps)
 
 
-def built(folder: Path, config: dict[str, Any]) -> tuple[Manifest, Path]:
-    path, tar, target = folder / "config.yaml", folder / "engine.tar", folder / "engine"
-    path.write_text(yaml.safe_dump({"engine": "vllm", "model_path": "model", **config}))
-    manifest = build(path, tar, report=lambda line: None)
-    with tar.open("rb") as stream:
-        unpack(stream, target)
-    return manifest, target
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    shutil.copytree(TINY, folder)
-    return folder
+    return example_model(tmp_path)
 
 
 def test_an_engine_is_weights_arguments_and_a_tokenizer(model: Path, tmp_path: Path) -> None:
     given = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "max_num_seqs": 8, "max_model_len": 512}
-    manifest, engine = built(tmp_path, {"vllm": given, "dtype": "bfloat16"})
+    manifest, engine = built(tmp_path, {**KEYS, "vllm": given, "dtype": "bfloat16"})
     assert json.loads((engine / "engine_args.json").read_text()) == {**given, "dtype": "bfloat16"}
     assert (manifest.engine_kind, manifest.world_size, manifest.dtype) == ("vllm", 4, "bfloat16")
     assert (manifest.max_seq_len, manifest.max_batch_size, manifest.sm) == (512, 8, None)
@@ -141,23 +128,25 @@ def test_quantized_weights_stay_as_they_are(model: Path, tmp_path: Path) -> None
         config["quantization_config"] = {"quant_method": method, "bits": 4}
         (model / "config.json").write_text(json.dumps(config))
         shutil.rmtree(tmp_path / "engine", ignore_errors=True)
-        manifest, engine = built(tmp_path, {})
+        manifest, engine = built(tmp_path, KEYS)
         assert manifest.quantization == method
         assert (engine / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
 
 
 def test_a_quantization_told_beside_the_configuration_is_taken_along(model: Path, tmp_path: Path) -> None:
     (model / "quantize_config.json").write_text(json.dumps({"bits": 4, "group_size": 128}))
-    manifest, engine = built(tmp_path, {})
+    manifest, engine = built(tmp_path, KEYS)
     assert manifest.quantization == "gptq"
     assert (engine / "quantize_config.json").is_file()
 
 
 def test_a_length_beyond_the_model_is_refused_unless_overridden(model: Path, tmp_path: Path) -> None:
     with pytest.raises(CodedError, match=r"E1203.*at most 1024.*but is 4096"):
-        built(tmp_path, {"vllm": {"max_model_len": 4096}})
+        built(tmp_path, {**KEYS, "vllm": {"max_model_len": 4096}})
     overrides = {"max_position_embeddings": 4096}
-    manifest, _ = built(tmp_path, {"vllm": {"max_model_len": 4096, "hf_overrides": overrides}})
+    manifest, _ = built(
+        tmp_path, {"engine": "vllm", "vllm": {"max_model_len": 4096, "hf_overrides": overrides}}
+    )
     assert manifest.max_seq_len == 4096
 
 
@@ -171,7 +160,9 @@ def test_adapters_are_packed_by_name_and_vllm_gets_room_for_them(model: Path, tm
     make_adapter(tmp_path / "one", 8)
     make_adapter(tmp_path / "two", 24)
     lora = {"french": {"model_path": "one"}, "pirate": {"model_path": "two"}}
-    _, engine = built(tmp_path, {"lora": lora, "vllm": {"max_cpu_loras": 8, "enable_lora": False}})
+    _, engine = built(
+        tmp_path, {"engine": "vllm", "lora": lora, "vllm": {"max_cpu_loras": 8, "enable_lora": False}}
+    )
     given = json.loads((engine / "engine_args.json").read_text())
     assert given == {"enable_lora": True, "max_loras": 2, "max_lora_rank": 32, "max_cpu_loras": 8}
     assert sorted(path.name for path in (engine / "lora" / "pirate").iterdir()) == [
@@ -192,4 +183,4 @@ def test_a_wrong_adapter_is_refused(model: Path, tmp_path: Path) -> None:
         ({"a": {"model_pth": "one"}}, "E1202.*did you mean model_path"),
     ):
         with pytest.raises(CodedError, match=told):
-            built(tmp_path, {"lora": lora})
+            built(tmp_path, {**KEYS, "lora": lora})
