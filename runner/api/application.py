@@ -23,7 +23,7 @@ from errors.coded_error import CodedError
 from errors.engines import EngineAsleep
 from runner.api.admin.endpoints import Admin, GiveOrder
 from runner.api.body_reader import BodyReader
-from runner.api.call import EMBEDDINGS_PATH, GENERATION_PATHS, call_of
+from runner.api.call import EMBEDDINGS_PATH, GENERATION_PATHS, RENDER, call_of
 from runner.api.document import make_document
 from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generation_response import Generate, GenerationResponse, GenerationService, Prepare
@@ -146,7 +146,8 @@ class API:
         model = self._served.find(body.model)
 
         async def prepare() -> list[PromptRequest]:
-            return [await fetched(await self._with_template(chat_request, request, body))]
+            finish = _finish_of(request)
+            return [await finish(await self._with_template(chat_request, request, body))]
 
         formatter = ChatFormat(self._tokens, includes_reasoning=body.include_reasoning is not False)
         writer = ChoicesWriter(body, formatter, model)
@@ -180,9 +181,10 @@ class API:
         return GenerationResponse(self._service, 1, prepare, writer, is_stream=bool(body.stream))
 
     def _preparing(
-        self, request: Request, body: B, chat_body: Callable[[B], ChatBody], finish: Finish = fetched
+        self, request: Request, body: B, chat_body: Callable[[B], ChatBody], finish: Finish | None = None
     ) -> Prepare:
         """Return a function that makes the request of a body by converting it with ``chat_body``."""
+        finish = finish or _finish_of(request)
 
         def work(body: B, served: Served) -> PromptRequest:
             return chat_request(chat_body(body), served)
@@ -312,6 +314,11 @@ class API:
         length = self._served.model.max_sequence_length
         digest = self._served.digest(name) or msgspec.UNSET
         return Model(name, self._created, length, parent, name, created_at, digest)
+
+
+def _finish_of(request: Request) -> Finish:
+    """Return what becomes of the images of a request: their tokens can't be rendered."""
+    return not_counted if request.scope["path"].endswith(RENDER) else fetched
 
 
 def _json(document: object, status: int = 200) -> Response:

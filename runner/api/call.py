@@ -20,6 +20,8 @@ GENERATION_PATHS = {
     "/v1/responses": "chat",
 }
 """Operations by OpenTelemetry's names, by path. Requests for other paths are not counted."""
+RENDER = "/render"
+"""End of the paths that tell what the path before it would generate from."""
 _REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")
 _KEY = "cog_triton.call"
 

@@ -9,7 +9,7 @@ import msgspec
 
 from engine.kinds import Capability, supports
 from runner.api.admin.bodies import LoadAdapterBody, Sleeping, SleepState, UnloadAdapterBody, WakeState
-from runner.api.call import EMBEDDINGS_PATH, GENERATION_PATHS
+from runner.api.call import EMBEDDINGS_PATH, GENERATION_PATHS, RENDER
 from runner.api.error_response import ErrorAnswer
 from runner.api.messages.answers import InputTokens, MessageAnswer
 from runner.api.messages.bodies import CountTokensBody, MessagesBody
@@ -62,8 +62,7 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("get", "/server_info", "What routers ask of a server", None, ServerInfo),
     ("get", "/kv_event_sources", "Where events of the KV cache are", None, dict[str, dict[str, Any]]),
 )
-_RENDER = "/render"
-_ROUTERS = (_RENDER, "/server_info", "/kv_event_sources")
+_ROUTERS = (RENDER, "/server_info", "/kv_event_sources")
 """Ends of the paths that only routers need."""
 _ADMIN_NEEDS: dict[str, Capability] = {
     path: "load_adapter" if path.endswith("adapter") else "sleep" for path in ADMIN_PATHS
@@ -127,7 +126,7 @@ def _is_offered(path: str, served: Served) -> bool:
         return bool(served.settings.admin_api_keys) and supports(served.engine_kind, _ADMIN_NEEDS[path])
     if path.endswith(_ROUTERS) and served.settings.router_protocol is None:
         return False
-    path = path.removesuffix("/count_tokens").removesuffix("/input_tokens").removesuffix(_RENDER)
+    path = path.removesuffix("/count_tokens").removesuffix("/input_tokens").removesuffix(RENDER)
     operation = GENERATION_PATHS.get(path)
     if operation is not None and (path == EMBEDDINGS_PATH) != (served.model.pooling is not None):
         return False

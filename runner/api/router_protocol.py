@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runner.api.call import call_of
+from runner.api.call import RENDER, call_of
 from runner.api.generation_response import GenerationResponse
 from runner.api.openai.answers import CacheConfig, ModelConfig, Rendered, ServerInfo, VllmConfig
 from runner.api.router_metrics import router_families
@@ -48,7 +48,7 @@ class RouterProtocol:
             return render
 
         routes = [
-            Route(f"{path}/render", rendering(path, generate), methods=["POST"])
+            Route(path + RENDER, rendering(path, generate), methods=["POST"])
             for path, generate in endpoints.items()
         ]
         return [

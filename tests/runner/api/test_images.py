@@ -54,7 +54,7 @@ def model(tmp_path: Path) -> WritingModel:
 def public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WritingModel:
     """Provide a server that takes public URLs; 127.0.0.1 stands in for a public address."""
     monkeypatch.setattr(address, "is_public", lambda found: found == ip_address("127.0.0.1"))
-    return model_of(tmp_path, IMAGE_URLS="public")
+    return model_of(tmp_path, IMAGE_URLS="public", ROUTER_PROTOCOL="vllm")
 
 
 def image_body(path: str, url: str, text: str = "Where?") -> dict[str, Any]:
@@ -221,8 +221,10 @@ def test_tokens_of_images_are_not_counted_and_nothing_is_fetched(public: Writing
         ("/v1/messages/count_tokens", image_body(MESSAGES, url)),
         ("/v1/responses/input_tokens", image_body(RESPONSES, url)),
         ("/tokenize", image_body(CHAT, url)),
+        *((f"{path}/render", image_body(path, url)) for path in (CHAT, RESPONSES, MESSAGES)),
     ):
-        body.pop("max_tokens", None)
+        if not path.endswith("/render"):
+            body.pop("max_tokens", None)
         assert public.post(path, **body).json()["error"]["code"] == "E1016", path
 
 

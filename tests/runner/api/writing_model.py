@@ -14,6 +14,7 @@ from runner.api.asgi import make_application
 from runner.api.call import Call
 from runner.api.limits import TextLimit
 from runner.api.middleware.call_observer import CallObserver
+from runner.api.router_protocol import RouterProtocol
 from runner.api.served import Served
 from runner.chat.families.json_families import HERMES
 from runner.chat.template import ChatTemplate
@@ -66,7 +67,8 @@ class WritingModel:
             self.facts, load_settings({"ENGINE_DIR": ".", **environment}), "transformers", ("model",)
         )
         text_limit = TextLimit(served.settings.openai_max_requests)
-        api = API(served, self._is_ready, self._generation, folder, text_limit)
+        router = RouterProtocol(served, lambda: None) if served.settings.router_protocol else None
+        api = API(served, self._is_ready, self._generation, folder, text_limit, None, router)
         application = make_application(api, served)
         is_log_json = served.settings.log_format == "json"
         watched = CallObserver(application, Meter("openai", folder), is_log_json=is_log_json, tracing=tracing)
