@@ -15,8 +15,8 @@ from engine.machine.root import SOURCE_ROOT
     [
         ("runner.cog_server.__main__", {"runner.service", "numpy", "aiohttp", "grpc", "tokenizers"}),
         ("runner.run", {"numpy", "aiohttp", "grpc", "runner.dynamo"}),
-        ("runner.api.__main__", {"numpy", "aiohttp", "grpc"}),
-        ("runner.engines.server.main", {"numpy", "aiohttp", "grpc", "pydantic", "tokenizers"}),
+        ("runner.api.__main__", {"numpy", "aiohttp", "grpc", "runner.api.router_protocol"}),
+        ("runner.engines.server.main", {"numpy", "aiohttp", "grpc", "pydantic", "tokenizers", "zmq"}),
     ],
 )
 def test_a_process_imports_only_what_it_uses(module: str, unused: set[str]) -> None:
