@@ -15,7 +15,8 @@ from errors.engines import VllmEngineDied, VllmMissing
 from errors.wire import WireError
 from runner.engines.vllm.arguments import prepare_environment, prepare_import, read_arguments
 from runner.engines.vllm.interface import check_vllm
-from runner.engines.vllm.nodes import End, Link, join_head, node_facts, read_nodes
+from runner.engines.vllm.node_link import End, Link
+from runner.engines.vllm.nodes import join_head, node_facts, read_nodes
 
 log = logging.getLogger("cog_triton.engine")
 

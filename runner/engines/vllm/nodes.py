@@ -4,9 +4,6 @@ The head has vLLM's engine core and ranks; each follower has ranks only (``runne
 processes wait for each other for many minutes, and do not compare their configurations. So each follower has
 a connection to the head. By it the head compares both configurations and tells the port where the ranks meet.
 When it closes, or nothing comes by it for a while, both end their engine, which is started again.
-
-A message is a line of JSON. An empty line is a heartbeat. NOTE: neither this nor vLLM's own traffic between
-nodes is authenticated or encrypted.
 """
 
 from __future__ import annotations
@@ -27,8 +24,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from engine.kinds import ENGINE_ARGS_NAME
 from engine.tar.manifest import MANIFEST_NAME
 from errors.coded_error import CodedError
@@ -36,14 +31,12 @@ from errors.engines import NodeRefused, NodesMissing, VllmEngineDied, VllmStartF
 from errors.settings import InvalidSetting
 from errors.wire import WireError
 from runner.engines.protocol.options import KV_EVENTS_OPTION
+from runner.engines.vllm.node_link import Begin, End, Join, Link
 
-_SILENCE_S = 10.0
-"""Time without a line after which the other end is lost."""
-_BEAT_S = 1.0
 _RETRY_S = 1.0
+_CONNECT_S = 10.0
 _ACCEPT_S = 0.2
 _TOLD_S = 15.0
-_MAX_LINE_BYTES = 1 << 20
 _SIOCGIFADDR = 0x8915
 """Linux's request for the address of an interface."""
 _IDENTIFYING = (MANIFEST_NAME, ENGINE_ARGS_NAME, "config.json")
@@ -66,31 +59,8 @@ class Nodes:
         return f"the head at {self.host} port {self.port}"
 
 
-class Join(msgspec.Struct, tag=True):
-    """A follower joins. ``facts``: what must be the same on all nodes, as text."""
-
-    rank: int
-    facts: dict[str, str]
-
-
-class Begin(msgspec.Struct, tag=True):
-    """All nodes have joined: vLLM's ranks meet at this port of the head."""
-
-    port: int
-
-
-class End(msgspec.Struct, tag=True):
-    """The sender ends the connection. ``is_final``: False if the receiver may try again."""
-
-    error: WireError
-    is_final: bool = True
-
-
-_DECODER: msgspec.json.Decoder[Join | Begin | End] = msgspec.json.Decoder(Join | Begin | End)
-
-
 def read_nodes(options: Mapping[str, str]) -> Nodes:
-    """Read the nodes of an engine, from the options that ``runner.settings.nodes`` makes."""
+    """Read the nodes of an engine, as ``Settings.node_options`` tells them."""
     host, _, port = options["head_address"].rpartition(":")
     count, rank = int(options["nodes"]), int(options["node_rank"])
     return Nodes(count, rank, host.strip("[]"), int(port), float(options["nodes_timeout_s"]))
@@ -110,59 +80,6 @@ def node_facts(engine_dir: Path, arguments: Mapping[str, Any], nodes: Nodes) -> 
         if name != KV_EVENTS_OPTION and (name != "model" or arguments.get("enable_lora")):
             facts[name] = json.dumps(value, sort_keys=True)
     return facts
-
-
-class Link:
-    """The connection between a follower and the head. Its methods raise OSError once it has ended."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(_SILENCE_S)
-        self.own_address = str(connection.getsockname()[0])
-        self.peer_address = str(connection.getpeername()[0])
-        self._connection = connection
-        self._lines = connection.makefile("rb")
-        self._sending = threading.Lock()
-        threading.Thread(target=self._beat, name="node-heartbeat", daemon=True).start()
-
-    def send(self, message: Join | Begin | End) -> None:
-        self._send_line(msgspec.json.encode(message))
-
-    def receive(self) -> Join | Begin | End:
-        while True:
-            try:
-                line = self._lines.readline(_MAX_LINE_BYTES)
-            except TimeoutError:
-                raise ConnectionError(f"nothing came for {_SILENCE_S:g} s") from None
-            if not line.endswith(b"\n"):
-                raise ConnectionError("the connection was closed")
-            if line != b"\n":
-                try:
-                    return _DECODER.decode(line)
-                except msgspec.MsgspecError as exc:
-                    raise ConnectionError("a malformed message came") from exc
-
-    def why_ended(self) -> str:
-        """Wait for the end of the connection, and return its reason."""
-        try:
-            message = self.receive()
-        except OSError as exc:
-            return exc.strerror or str(exc)
-        return message.error.sentence if isinstance(message, End) else "an unexpected message came"
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
-        self._connection.close()
-
-    def _send_line(self, line: bytes) -> None:
-        with self._sending:
-            self._connection.sendall(line + b"\n")
-
-    def _beat(self) -> None:
-        with suppress(OSError):
-            while True:
-                self._send_line(b"")
-                time.sleep(_BEAT_S)
 
 
 def lead(
@@ -307,7 +224,7 @@ def join_head(nodes: Nodes, facts: Mapping[str, str]) -> tuple[Link, dict[str, A
 
 def _try_to_join(nodes: Nodes, facts: Mapping[str, str]) -> tuple[Link, dict[str, Any]]:
     """Join once. Raises OSError if it may succeed later, E2207 if not."""
-    link = Link(socket.create_connection((nodes.host, nodes.port), timeout=_SILENCE_S))
+    link = Link(socket.create_connection((nodes.host, nodes.port), timeout=_CONNECT_S))
     try:
         link.send(Join(nodes.rank, dict(facts)))
         match link.receive():

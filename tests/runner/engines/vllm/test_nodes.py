@@ -17,8 +17,10 @@ from errors.coded_error import CodedError
 from errors.engines import NodeRefused, NodesMissing, VllmEngineDied, VllmStartFailed
 from errors.settings import InvalidSetting
 from errors.wire import WireError
+from runner.engines.vllm import node_link
 from runner.engines.vllm import nodes as module
-from runner.engines.vllm.nodes import End, Head, Join, Link, Nodes, join_head, lead, node_facts, read_nodes
+from runner.engines.vllm.node_link import End, Join, Link
+from runner.engines.vllm.nodes import Head, Nodes, join_head, lead, node_facts, read_nodes
 from runner.settings.ports import free_ports
 from runner.settings.settings import load_settings
 from tests.runner.servers import wait_until
@@ -170,7 +172,7 @@ def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def test_a_silent_end_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(node_link, "_SILENCE_S", 0.2)
     with connected() as (ours, _), pytest.raises(ConnectionError, match=r"nothing came for 0\.2 s"):
         Link(ours).receive()
 
