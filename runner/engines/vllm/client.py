@@ -34,6 +34,7 @@ from runner.engines.vllm.interface import (
     UsageContext,
     VllmConfig,
 )
+from runner.engines.vllm.rank_threads import announce, keep_threads
 from runner.engines.vllm.root_cause import RootCause, write_root_cause
 from runner.engines.vllm.scheduler import ReportingAsyncScheduler, ReportingScheduler
 
@@ -186,6 +187,7 @@ def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> Vl
 def start(config: VllmConfig) -> Client:
     """Start the engine core and wait until it is ready. Raises VllmStartFailed with the root cause."""
     kind = ReplicasClient if config.parallel_config.data_parallel_size > 1 else Client
+    announce(Executor.get_class(config))
     with _start_errors() as root_cause, becomes_core():
         return kind(config, root_cause)
 
@@ -195,8 +197,10 @@ def start_ranks(config: VllmConfig) -> Callable[[], str]:
 
     Raises VllmStartFailed with the root cause.
     """
+    announce(kind := Executor.get_class(config))
+    keep_threads()
     with _start_errors() as root_cause:
-        executor = Executor.get_class(config)(config, monitor_workers=False)
+        executor = kind(config, monitor_workers=False)
 
     def wait() -> str:
         executor.start_worker_monitor(inline=True)

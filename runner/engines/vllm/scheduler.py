@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable
 
 from runner.engines.vllm.interface import AsyncScheduler, Scheduler, SchedulerStats
+from runner.engines.vllm.rank_threads import keep_threads
 from runner.engines.vllm.root_cause import write_root_cause
 
 _INTERVAL_S = 0.25
 
 # A spawned engine core imports this module before anything can fail. The client imports it before it sets
-# the variable: nothing happens there.
+# the variables: nothing happens there.
 write_root_cause()
+keep_threads()
 
 
 class _Reporting:

@@ -286,3 +286,13 @@ def test_kv_events_are_those_of_vllm_and_have_the_form_of_the_paced_engines(
             }
             assert len(stored["block_hashes"]) == 3
             assert all(isinstance(each, int) for each in stored["block_hashes"])
+
+
+@pytest.mark.long
+def test_ranks_live_however_large_their_configuration_is(start_server: StartServer) -> None:
+    """A configuration that does not fit into a pipe keeps the thread that starts a rank until it is read."""
+    ranks = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
+    worker = {"worker_cls": "tests.standins.vllm_worker.StandInWorker"}
+    server = start_server({**ranks, **worker, "additional_config": {"large": "x" * 200_000}})
+    with Listening(server) as client:
+        assert client.answer(Submit(1, [7], 3, Sampling(top_k=1))) == ([8, 9, 10], "length")
