@@ -81,7 +81,7 @@ def _make_node(settings: Settings, engine: Engine, log: Log, unrecoverable: asyn
             engine,
             Path(folder) / "models",
             overrides=settings.server,
-            engine_cache_dir=settings.cache_dir / "engine_cache",
+            engine_cache_dir=settings.engine_cache_dir,
         )
     start = EngineStart(
         engine_kind=engine.manifest.engine_kind,

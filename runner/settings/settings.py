@@ -261,6 +261,11 @@ class Settings(APISettings, BaseModel):
             return None
         return self.otlp_traces_endpoint or f"{str(self.otlp_endpoint).rstrip('/')}/v1/traces"
 
+    @property
+    def engine_cache_dir(self) -> Path:
+        """Folder for what the engine compiles: the code names a rank's device, which the nodes decide."""
+        return self.cache_dir / ("engine_cache" if self.nodes == 1 else f"engine_cache/of-{self.nodes}-nodes")
+
     def node_options(self, start_timeout_s: float) -> dict[str, str]:
         """Return the options of an engine on several machines; none on one. ``start_timeout_s``: its own."""
         if self.nodes == 1:

@@ -105,7 +105,7 @@ class EngineStack:
             repository,
             overrides=settings.server,
             cpp_backend=cpp_backend if KINDS[manifest.engine_kind].has_cpp_backend else None,
-            engine_cache_dir=settings.cache_dir / "engine_cache",
+            engine_cache_dir=settings.engine_cache_dir,
             engine_socket=engine_socket_path(port),
             arrival=self._arrival,
         )

@@ -210,7 +210,9 @@ def test_settings_that_fit_no_nodes_are_refused(variables: dict[str, str], told:
 
 def test_the_options_of_the_engine_are_those_of_the_settings(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
-    assert load_settings(home).node_options(9.0) == {}
+    alone = load_settings(home)
+    assert alone.node_options(9.0) == {}
     for address, host, port in (("a.b", "a.b", 29500), ("[::1]:5", "::1", 5), ("10.0.0.1:7", "10.0.0.1", 7)):
         settings = load_settings({**home, "NODES": "2", "NODE_RANK": "1", "HEAD_ADDRESS": address})
         assert read_nodes(settings.node_options(9.0)) == Nodes(2, 1, host, port, 9.0)
+        assert settings.engine_cache_dir == alone.engine_cache_dir / "of-2-nodes"
