@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,7 +35,8 @@ from tests.runner.test_real_model import GGUF
 QUESTION = "Write a story about a whale that finds an old ship."
 TOKENS = 64
 KINDS = ("llama_cpp", "transformers")
-SERVER = "llama.cpp's server"
+SERVERS = {"llama.cpp's server": {}, "llama.cpp's server, PASSIVE": {"OMP_WAIT_POLICY": "PASSIVE"}}
+"""Variables of llama.cpp's own server, by its name in the table."""
 _SERVE = """
 import sys, xllamacpp
 params = xllamacpp.CommonParams()
@@ -68,12 +70,17 @@ class Figures:
 
 
 @contextmanager
-def own_server() -> Iterator[tuple[str, list[int]]]:
+def own_server(environment: Mapping[str, str]) -> Iterator[tuple[str, list[int]]]:
     """Start llama.cpp's server; yield its address and its processes."""
     command = [engine_python(), "-c", _SERVE, str(GGUF)]
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        command,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **environment},
     ) as process:
         assert process.stdout is not None
         try:
@@ -142,7 +149,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streams", type=int, default=16)
     options = parser.parse_args()
-    figures = {name: Figures() for name in (*KINDS, SERVER)}
+    figures = {name: Figures() for name in (*KINDS, *SERVERS)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "model").mkdir()
@@ -151,7 +158,8 @@ def main() -> None:
         engines = {kind: built(folder, kind, {"engine": kind, **keys}) for kind in KINDS}
         for _ in range(options.rounds):
             for server, found in figures.items():
-                opened = stack(folder, engines[server]) if server in engines else own_server()
+                is_own = server in SERVERS
+                opened = own_server(SERVERS[server]) if is_own else stack(folder, engines[server])
                 start_s = time.perf_counter()
                 with opened as (url, pids):
                     found.starts_s.append(time.perf_counter() - start_s)
@@ -159,8 +167,8 @@ def main() -> None:
                 print(server, found.cells(), file=sys.stderr, flush=True)
     print(f"{machine()}; medians of {options.rounds} rounds, {TOKENS} tokens, {options.streams} together\n")
     print(table(_HEAD, [[name, *found.cells()] for name, found in figures.items()]))
-    ours, theirs = figures["llama_cpp"].texts, figures[SERVER].texts
-    print(f"\nllama_cpp's text {'is' if ours == theirs else 'is not'} that of {SERVER}.")
+    texts = {text for name in ("llama_cpp", *SERVERS) for text in figures[name].texts}
+    print(f"\nllama_cpp's text {'is' if len(texts) == 1 else 'is not'} that of llama.cpp's server.")
 
 
 if __name__ == "__main__":
