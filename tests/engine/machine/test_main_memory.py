@@ -1,10 +1,10 @@
-"""The largest KV cache of a transformers engine on a CPU, by model, batch and machine."""
+"""The largest KV cache of an engine on a CPU, by model, batch and machine."""
 
 from __future__ import annotations
 
 import pytest
 
-from engine.machine.main_memory import PAGE_TOKENS, PROGRAM_BYTES, cpu_cache
+from engine.machine.main_memory import PAGE_TOKENS, PROGRAM_BYTES, cpu_cache, fixed_cache
 
 GIB = 1 << 30
 SMOLLM2 = {"weight_bytes": 538_000_000, "token_bytes": 46_080, "max_tokens": 8192}
@@ -29,3 +29,14 @@ def test_it_is_at_most_half_of_what_the_weights_leave() -> None:
         most = tokens(present, LLAMA_8B)
         assert most * 262_144 <= left / 2 < (most + PAGE_TOKENS) * 262_144
     assert tokens(16, LLAMA_8B) == PAGE_TOKENS
+
+
+def test_a_cache_that_does_not_grow_has_room_for_one_long_or_many_short_sequences() -> None:
+    def fixed(present_gib: float, model: dict[str, int], batch_size: int = 32) -> int:
+        present_bytes = int(present_gib * GIB)
+        return fixed_cache(present_bytes=present_bytes, batch_size=batch_size, **model).num_tokens
+
+    assert [fixed(24, SMOLLM2, size) for size in (1, 32, 64)] == [8192, 32 * 512, 64 * 512]
+    assert fixed(24, {**LLAMA_8B, "weight_bytes": 5 * GIB}) * 262_144 == 4 * GIB
+    assert fixed(8, {**LLAMA_8B, "weight_bytes": 5 * GIB}) * 262_144 == 2 * GIB
+    assert fixed(16, LLAMA_8B) == PAGE_TOKENS

@@ -24,7 +24,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.runner.engines.transformers.transformers_models import llama, save_model
 
     folder = tmp_path_factory.mktemp("llama_cpp")
-    save_model(llama(), folder / "saved")
+    save_model(llama(max_position_embeddings=1 << 14), folder / "saved")
     engine = write_gguf(AutoModelForCausalLM.from_pretrained(folder / "saved"), folder / "engine")
     save_byte_tokenizer(engine)
     return folder

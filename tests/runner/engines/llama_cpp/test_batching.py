@@ -15,11 +15,12 @@ from errors.requests import PromptTooLong
 from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import Sampling, Statistics, Submit
 from tests.runner.engines.llama_cpp.conftest import Serve
-from tests.runner.engines.transformers.transformers_models import MAX_SEQUENCE_LENGTH, Served, prompt
+from tests.runner.engines.transformers.transformers_models import Served, prompt
 
 pytestmark = pytest.mark.engine_env
 
-LONG = MAX_SEQUENCE_LENGTH - 8
+LONG = 16_000
+"""Tokens that take longer than any test waits before it cancels them."""
 IDLE = Statistics(active=0, queued=0, cache_used=0.0)
 
 
@@ -48,7 +49,7 @@ def test_a_prompt_seen_before_is_shared_and_gives_the_same_output(served: Served
 
 def test_a_running_request_shares_its_prompt(served: Served) -> None:
     ids = prompt(100, seed=12)
-    running = served.submit(ids, 600)
+    running = served.submit(ids, LONG)
     served.sink.wait_for_tokens(running)
     other = served.submit([*ids, 5], 20)
     assert served.sink.wait(other)[0] == served.generate([*ids, 5], 20)
@@ -97,6 +98,7 @@ def test_a_cancelled_request_ends_once_and_holds_nothing(served: Served) -> None
     during = served.engine.statistics()
     assert 0 < (during.cache_used or 0) < 1
     cancelled = [running]
+    served.engine.cancel(running)
     for _ in range(50):
         cancelled.append(served.submit([1, 2, 3], LONG))
         served.engine.cancel(cancelled[-1])

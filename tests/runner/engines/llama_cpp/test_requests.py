@@ -35,7 +35,7 @@ SAMPLINGS = [
 ]
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("vocab_size", [5, 3000])
 def test_the_same_scores_seed_and_position_give_the_token_of_the_transformers_engine(
     sampling: Sampling, vocab_size: int
