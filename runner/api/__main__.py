@@ -33,7 +33,7 @@ from runner.observability.tracing import open_tracing
 from runner.supervision.tuning import freeze_loaded_objects
 
 if TYPE_CHECKING:
-    from runner.api.router_protocol import RouterProtocol
+    from runner.api.routers.protocol import RouterProtocol
     from runner.triton_server.nvidia_client import NvidiaClient
 
 _SWITCH_S = 0.001
@@ -102,7 +102,7 @@ async def serve(start: APIStart) -> None:
 
 
 def _router_protocol(served: Served, client: NvidiaClient | EngineClient) -> RouterProtocol:
-    from runner.api.router_protocol import RouterProtocol  # Few servers have it.
+    from runner.api.routers.protocol import RouterProtocol  # Few servers have it.
 
     return RouterProtocol(served, client.statistics if isinstance(client, EngineClient) else lambda: None)
 

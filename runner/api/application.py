@@ -66,7 +66,7 @@ from runner.engines.protocol.checks import check_task
 from runner.observability.exposition import CONTENT_TYPE, exposition
 
 if TYPE_CHECKING:
-    from runner.api.router_protocol import GeneratingEndpoint, RouterProtocol
+    from runner.api.routers.protocol import GeneratingEndpoint, RouterProtocol
 
 _CHAT_THREADS = (4, 3)
 """Numbers of threads for chats and large chats, which wait there for other processes."""

@@ -15,7 +15,7 @@ from engine.machine.root import SOURCE_ROOT
     [
         ("runner.cog_server.__main__", {"runner.service", "numpy", "aiohttp", "grpc", "tokenizers"}),
         ("runner.run", {"numpy", "aiohttp", "grpc", "runner.dynamo"}),
-        ("runner.api.__main__", {"numpy", "aiohttp", "grpc", "runner.api.router_protocol"}),
+        ("runner.api.__main__", {"numpy", "aiohttp", "grpc", "runner.api.routers.protocol"}),
         ("runner.engines.server.main", {"numpy", "aiohttp", "grpc", "pydantic", "tokenizers", "zmq"}),
     ],
 )

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runner.api.router_metrics import router_families
-from runner.api.router_protocol import event_sources
+from runner.api.routers.metrics import router_families
+from runner.api.routers.protocol import event_sources
 from runner.engines.protocol.messages import Ready, Statistics
 from runner.settings.settings import load_settings
 from tests.runner.api.apis import API, CHAT_TEMPLATE

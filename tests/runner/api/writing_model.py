@@ -14,7 +14,7 @@ from runner.api.asgi import make_application
 from runner.api.call import Call
 from runner.api.limits import TextLimit
 from runner.api.middleware.call_observer import CallObserver
-from runner.api.router_protocol import RouterProtocol
+from runner.api.routers.protocol import RouterProtocol
 from runner.api.served import Served
 from runner.chat.families.json_families import HERMES
 from runner.chat.template import ChatTemplate

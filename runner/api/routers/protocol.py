@@ -16,7 +16,7 @@ from starlette.routing import Route
 from runner.api.call import RENDER, call_of
 from runner.api.generation_response import GenerationResponse
 from runner.api.openai.answers import CacheConfig, ModelConfig, Rendered, ServerInfo, VllmConfig
-from runner.api.router_metrics import router_families
+from runner.api.routers.metrics import router_families
 from runner.api.served import Served
 from runner.engines.protocol.messages import Ready, Statistics
 from runner.generation.inputs import submit_message
