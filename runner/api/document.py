@@ -22,7 +22,6 @@ from runner.api.openai.answers import (
     Model,
     Models,
     Rendered,
-    ServerInfo,
     State,
     Text,
     Tokens,
@@ -59,8 +58,8 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("post", "/v1/completions/render", "Token ids of each prompt", CompletionBody, list[Rendered]),
     ("post", "/v1/responses/render", "Token ids of a prompt", ResponsesBody, Rendered),
     ("post", "/v1/messages/render", "Token ids of a prompt", MessagesBody, Rendered),
-    ("get", "/server_info", "What routers ask of a server", None, ServerInfo),
-    ("get", "/kv_event_sources", "Where events of the KV cache are", None, dict[str, dict[str, Any]]),
+    ("get", "/server_info", "What routers ask of a server", None, None),
+    ("get", "/kv_event_sources", "Where events of the KV cache are", None, None),
 )
 _ROUTERS = (RENDER, "/server_info", "/kv_event_sources")
 """Ends of the paths that only routers need."""

@@ -1,7 +1,7 @@
 """Answers in OpenAI's formats, and those of the endpoints beside them."""
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -185,31 +185,6 @@ class Rendered(msgspec.Struct, omit_defaults=True):
     model: str
     cache_salt: str | None = None
     priority: int | None = None
-
-
-class ModelConfig(msgspec.Struct):
-    model: str
-    served_model_name: list[str]
-    max_model_len: int
-
-
-class CacheConfig(msgspec.Struct):
-    """The KV cache; 0: not known."""
-
-    block_size: int
-    num_gpu_blocks: int
-
-
-class VllmConfig(msgspec.Struct):
-    model_config: ModelConfig
-    cache_config: CacheConfig
-    kv_events_config: dict[str, Any] | None
-
-
-class ServerInfo(msgspec.Struct):
-    """Facts of the server, by vLLM's names."""
-
-    vllm_config: VllmConfig
 
 
 class Text(msgspec.Struct):

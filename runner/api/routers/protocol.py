@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from runner.api.call import RENDER, call_of
 from runner.api.generation_response import GenerationResponse
-from runner.api.openai.answers import CacheConfig, ModelConfig, Rendered, ServerInfo, VllmConfig
+from runner.api.openai.answers import Rendered
 from runner.api.routers.metrics import router_families
 from runner.api.served import Served
 from runner.engines.protocol.messages import Ready, Statistics
@@ -60,9 +60,8 @@ class RouterProtocol:
     async def _render(self, response: GenerationResponse, request: Request) -> list[Rendered]:
         call = call_of(request.scope)
         rendered = []
-        for each in await response.prepare():
-            ids = await self._input_ids(each.request)
-            own = each.request
+        for own in [each.request for each in await response.prepare()]:
+            ids = await self._input_ids(own)
             rendered.append(Rendered(call.request_id, ids, response.model, own.cache_salt, own.priority))
             await asyncio.sleep(0)  # Other calls have their turn.
         return rendered
@@ -74,11 +73,14 @@ class RouterProtocol:
         return submit_message(request, model, await ids.get(model.tokenizing)).input_ids
 
     async def server_info(self, request: Request) -> Response:
-        served, ready = self._served, self._ready
-        names, length = list(served.names), served.model.max_sequence_length
-        cache = CacheConfig(ready.kv_block_tokens, ready.num_kv_blocks)
-        facts = VllmConfig(ModelConfig(names[0], names, length), cache, served.settings.kv_events_config)
-        return _json(ServerInfo(facts))
+        names, length = list(self._served.names), self._served.model.max_sequence_length
+        ready = self._ready
+        config = {
+            "model_config": {"model": names[0], "served_model_name": names, "max_model_len": length},
+            "cache_config": {"block_size": ready.kv_block_tokens, "num_gpu_blocks": ready.num_kv_blocks},
+            "kv_events_config": self._served.settings.kv_events_config,
+        }
+        return _json({"vllm_config": config})
 
     async def kv_event_sources(self, request: Request) -> Response:
         """Answer where events of the KV cache are, by the number of the replica that publishes them."""
