@@ -81,9 +81,8 @@ def add_server(name: str, router: Router, url: str) -> None:
         if any(each["url"] == url and each["is_healthy"] for each in workers):
             return
         time.sleep(_POLL_S)
-    raise StartFailed(
-        who=f"{url} behind {name}", reason=reason, log_tail=answer.data.decode(errors="replace")
-    )
+    told = answer.data.decode(errors="replace")
+    raise StartFailed(who=f"{url} behind {name}", reason=reason, log_tail=told)
 
 
 def find_program(name: str) -> str:

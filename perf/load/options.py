@@ -16,13 +16,11 @@ _MOCK_OPTIONS = ("tps", "output_method", "buffer_size")
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("when requests are sent").add_argument
     add("--rate", type=float, required=True, help="requests per second, or requests at once")
-    add(
-        "--unit",
-        choices=("rps", "batch", "concurrency"),
-        required=True,
-        help="rps: at their times, whatever the server does; batch: RATE at once, again when all are "
-        "answered; concurrency: RATE at any time, each followed by another at once",
+    units = (
+        "rps: at their times, whatever the server does; batch: RATE at once, again when all are answered; "
     )
+    units += "concurrency: RATE at any time, each followed by another at once"
+    add("--unit", choices=("rps", "batch", "concurrency"), required=True, help=units)
     add("--duration", type=float, required=True, help="seconds in which requests are sent")
     add("--pause", type=float, default=1.0, help="seconds between batches")
     add("--arrivals", choices=("even", "poisson"), default="even", help="times of rps")
@@ -39,11 +37,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--buffer_size", type=int, help="mock: tokens that are buffered")
 
     add = parser.add_argument_group("the server").add_argument
-    add(
-        "--target",
-        help="cog-triton, mock, triton, openai, or a model on Replicate as OWNER/NAME[:VERSION] (its key is "
-        "REPLICATE_API_TOKEN); default cog-triton, or mock where an option of the mock's is given",
-    )
+    targets = "cog-triton, mock, triton, openai, or a model on Replicate as OWNER/NAME[:VERSION] (its key is "
+    targets += "REPLICATE_API_TOKEN); default cog-triton, or mock where an option of the mock's is given"
+    add("--target", help=targets)
     add("--url", help="where it is (default: the target's port on localhost)")
     add("--protocol", choices=("json", "sse"), default="json", help="of cog-triton and mock")
     add("--model", help=f"triton: {SLOT} (the engine slot, default) or {ENSEMBLE}; openai: the model's name")

@@ -11,12 +11,8 @@ from perf.servers import ENGINE_START_TIMEOUT_S, HOST, MODEL
 from perf.session import serving
 from runner.settings.ports import free_ports
 
-_VARIABLES = {
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",
-    "VLLM_HOST_IP": HOST,
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
+_VARIABLES = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_HOST_IP": HOST}
+_VARIABLES |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 @contextmanager

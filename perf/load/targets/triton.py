@@ -43,22 +43,13 @@ class TritonTarget(Posting):
 
 def _slot_inputs(workload: Workload) -> dict[str, Any]:
     ids = [_FIRST_TOKEN_ID + index % _TOKEN_IDS for index in range(workload.input_tokens)]
-    return {
-        "input_ids": ids,
-        "input_lengths": len(ids),
-        "request_output_len": workload.output_tokens,
-        "streaming": True,
-    }
+    lengths = {"input_lengths": len(ids), "request_output_len": workload.output_tokens}
+    return {"input_ids": ids, **lengths, "streaming": True}
 
 
 def _ensemble_inputs(workload: Workload) -> dict[str, Any]:
-    return {
-        "text_input": workload.prompt,
-        "max_tokens": workload.output_tokens,
-        "bad_words": "",
-        "stop_words": "",
-        "stream": True,
-    }
+    inputs = {"text_input": workload.prompt, "max_tokens": workload.output_tokens, "stream": True}
+    return {**inputs, "bad_words": "", "stop_words": ""}
 
 
 def _token_count(document: dict[str, Any]) -> int:
