@@ -6,7 +6,6 @@ show another layout. xllamacpp itself is not imported: it has no interface to se
 
 import ctypes
 import importlib.util
-import math
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -37,69 +36,75 @@ LOG_ERROR, LOG_CONTINUED = 4, 5
 LogCallback = CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 
 
+_Field = tuple[str, Any, float | None]
+"""Name, type and the value that the library gives it, by which ``check_layout`` knows where it lies."""
+_MODEL_PARAMS: tuple[_Field, ...] = (
+    ("devices", c_void_p, None),
+    ("tensor_buft_overrides", c_void_p, None),
+    ("n_gpu_layers", c_int32, -1),
+    ("split_mode", c_int, 1),
+    ("load_mode", c_int, -1),
+    ("lazy_mode", c_int, 1),
+    ("main_gpu", c_int32, 0),
+    ("tensor_split", c_void_p, None),
+    ("progress_callback", c_void_p, None),
+    ("progress_callback_user_data", c_void_p, None),
+    ("kv_overrides", c_void_p, None),
+    ("vocab_only", c_bool, False),
+    ("check_tensors", c_bool, False),
+    ("use_extra_bufts", c_bool, True),
+    ("no_host", c_bool, False),
+    ("no_alloc", c_bool, False),
+    ("load_mtp", c_bool, False),
+)
+_CONTEXT_PARAMS: tuple[_Field, ...] = (
+    ("n_ctx", c_uint32, 512),
+    ("n_batch", c_uint32, 2048),
+    ("n_ubatch", c_uint32, 512),
+    ("n_seq_max", c_uint32, 1),
+    ("n_rs_seq", c_uint32, 0),
+    ("n_outputs_max", c_uint32, 0),
+    ("n_outputs_max_per_seq", c_uint32, 1),
+    ("n_threads", c_int32, 4),
+    ("n_threads_batch", c_int32, 4),
+    ("ctx_type", c_int, 0),
+    ("rope_scaling_type", c_int, -1),
+    ("pooling_type", c_int, -1),
+    ("attention_type", c_int, -1),
+    ("flash_attn_type", c_int, -1),
+    ("rope_freq_base", c_float, 0.0),
+    ("rope_freq_scale", c_float, 0.0),
+    ("yarn_ext_factor", c_float, -1.0),
+    ("yarn_attn_factor", c_float, -1.0),
+    ("yarn_beta_fast", c_float, -1.0),
+    ("yarn_beta_slow", c_float, -1.0),
+    ("yarn_orig_ctx", c_uint32, 0),
+    ("defrag_thold", c_float, -1.0),
+    ("cb_eval", c_void_p, None),
+    ("cb_eval_user_data", c_void_p, None),
+    ("type_k", c_int, 1),
+    ("type_v", c_int, 1),
+    ("moe_cache_size", c_size_t, 0),
+    ("abort_callback", c_void_p, None),
+    ("abort_callback_data", c_void_p, None),
+    ("embeddings", c_bool, False),
+    ("offload_kqv", c_bool, True),
+    ("no_perf", c_bool, True),
+    ("op_offload", c_bool, True),
+    ("swa_full", c_bool, True),
+    ("kv_unified", c_bool, False),
+    ("samplers", c_void_p, None),
+    ("n_samplers", c_size_t, 0),
+    ("ctx_other", c_void_p, None),
+)
+
+
 class ModelParams(Structure):
-    _fields_ = [
-        ("devices", c_void_p),
-        ("tensor_buft_overrides", c_void_p),
-        ("n_gpu_layers", c_int32),
-        ("split_mode", c_int),
-        ("load_mode", c_int),
-        ("lazy_mode", c_int),
-        ("main_gpu", c_int32),
-        ("tensor_split", c_void_p),
-        ("progress_callback", c_void_p),
-        ("progress_callback_user_data", c_void_p),
-        ("kv_overrides", c_void_p),
-        ("vocab_only", c_bool),
-        ("check_tensors", c_bool),
-        ("use_extra_bufts", c_bool),
-        ("no_host", c_bool),
-        ("no_alloc", c_bool),
-        ("load_mtp", c_bool),
-    ]
+    _fields_ = [(name, kind) for name, kind, _ in _MODEL_PARAMS]
 
 
 class ContextParams(Structure):
-    _fields_ = [
-        ("n_ctx", c_uint32),
-        ("n_batch", c_uint32),
-        ("n_ubatch", c_uint32),
-        ("n_seq_max", c_uint32),
-        ("n_rs_seq", c_uint32),
-        ("n_outputs_max", c_uint32),
-        ("n_outputs_max_per_seq", c_uint32),
-        ("n_threads", c_int32),
-        ("n_threads_batch", c_int32),
-        ("ctx_type", c_int),
-        ("rope_scaling_type", c_int),
-        ("pooling_type", c_int),
-        ("attention_type", c_int),
-        ("flash_attn_type", c_int),
-        ("rope_freq_base", c_float),
-        ("rope_freq_scale", c_float),
-        ("yarn_ext_factor", c_float),
-        ("yarn_attn_factor", c_float),
-        ("yarn_beta_fast", c_float),
-        ("yarn_beta_slow", c_float),
-        ("yarn_orig_ctx", c_uint32),
-        ("defrag_thold", c_float),
-        ("cb_eval", c_void_p),
-        ("cb_eval_user_data", c_void_p),
-        ("type_k", c_int),
-        ("type_v", c_int),
-        ("moe_cache_size", c_size_t),
-        ("abort_callback", c_void_p),
-        ("abort_callback_data", c_void_p),
-        ("embeddings", c_bool),
-        ("offload_kqv", c_bool),
-        ("no_perf", c_bool),
-        ("op_offload", c_bool),
-        ("swa_full", c_bool),
-        ("kv_unified", c_bool),
-        ("samplers", c_void_p),
-        ("n_samplers", c_size_t),
-        ("ctx_other", c_void_p),
-    ]
+    _fields_ = [(name, kind) for name, kind, _ in _CONTEXT_PARAMS]
 
 
 class Batch(Structure):
@@ -114,57 +119,10 @@ class Batch(Structure):
     ]
 
 
-_DEFAULTS: dict[str, dict[str, float | None]] = {
-    "llama_model_default_params": {
-        "n_gpu_layers": -1,
-        "split_mode": 1,
-        "load_mode": -1,
-        "lazy_mode": 1,
-        "main_gpu": 0,
-        "tensor_split": None,
-        "progress_callback": None,
-        "kv_overrides": None,
-        "vocab_only": False,
-        "check_tensors": False,
-        "use_extra_bufts": True,
-        "no_host": False,
-        "no_alloc": False,
-        "load_mtp": False,
-    },
-    "llama_context_default_params": {
-        "n_ctx": 512,
-        "n_batch": 2048,
-        "n_ubatch": 512,
-        "n_seq_max": 1,
-        "n_outputs_max": 0,
-        "n_outputs_max_per_seq": 1,
-        "n_threads": 4,
-        "n_threads_batch": 4,
-        "ctx_type": 0,
-        "rope_scaling_type": -1,
-        "flash_attn_type": -1,
-        "rope_freq_scale": 0.0,
-        "yarn_ext_factor": -1.0,
-        "yarn_beta_slow": -1.0,
-        "yarn_orig_ctx": 0,
-        "defrag_thold": -1.0,
-        "type_k": 1,
-        "type_v": 1,
-        "moe_cache_size": 0,
-        "abort_callback": None,
-        "embeddings": False,
-        "offload_kqv": True,
-        "no_perf": True,
-        "op_offload": True,
-        "swa_full": True,
-        "kv_unified": False,
-        "samplers": None,
-        "n_samplers": 0,
-        "ctx_other": None,
-    },
+_DEFAULTS = {
+    "llama_model_default_params": _MODEL_PARAMS,
+    "llama_context_default_params": _CONTEXT_PARAMS,
 }
-"""Values that the library gives its parameters, by which ``check_layout`` knows where they lie."""
-
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "llama_version": (c_char_p, []),
     "llama_log_set": (None, [LogCallback, c_void_p]),
@@ -218,9 +176,9 @@ def check_layout(library: Any) -> None:
     """Raise EngineStartFailed if the library's default parameters are not where this module expects them."""
     for name, expected in _DEFAULTS.items():
         params = getattr(library, name)()
-        for field, value in expected.items():
+        for field, _, value in expected:
             found = getattr(params, field)
-            if found != value or (isinstance(found, float) and math.isnan(found)):
+            if found != value:
                 version = library.llama_version().decode(errors="replace")
                 raise start_failed(
                     f"{name} of llama.cpp {version} has {field} = {found} in place of {value}; install the "
