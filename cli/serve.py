@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
     extra |= python_environment(manifest.engine_kind)
     print(describe(manifest), flush=True)
     if settings.node_rank > 0:
-        from runner.follower.run import follow
+        from runner.stack.follower.run import follow
 
         return follow(load_settings({**os.environ, **extra}), host)
     log_path = settings.cache_dir / "logs" / f"runner-{port}.log"

@@ -65,7 +65,7 @@ def switch_tracing_on(environment: MutableMapping[str, str]) -> None:
 
 def main() -> None:
     if os.environ.get("NODE_RANK", "0") != "0":
-        from runner.follower.run import main as follow  # Few runners are not the head.
+        from runner.stack.follower.run import main as follow  # Few runners are not the head.
 
         follow(_host(sys.argv[1:]))
     log = log_in(os.environ.get(LOG_FORMAT))

@@ -1,7 +1,7 @@
 """The engine process of a node that is not the head: it holds ranks, and has no clients.
 
-``runner.follower.supervisor`` starts it with the engine environment's Python. It sends a byte over its socket
-every second once its ranks are loaded, and ends when the head is lost.
+``runner.stack.follower.supervisor`` starts it with the engine environment's Python. It sends a byte over its
+socket every second once its ranks are loaded, and ends when the head is lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An engine on several machines (nodes): how they meet, and how each notices that another one is lost.
 
-The head has vLLM's engine core and ranks; each follower has ranks only (``runner.follower``). vLLM's own
-processes wait for each other for many minutes, and do not compare their configurations. So each follower has
+The head has vLLM's engine core and ranks; each follower (``runner.stack.follower``) has ranks only. Processes
+of vLLM wait for each other for many minutes, and do not compare their configurations. So each follower has
 a connection to the head. By it the head compares both configurations and tells the port where the ranks meet.
 When it closes, or nothing comes by it for a while, both end their engine, which is started again.
 """

@@ -19,10 +19,10 @@ from pathlib import Path
 from engine.directory import Engine
 from errors.coded_error import CodedError
 from runner.engines.server.start import EngineStart
-from runner.follower.supervisor import Node
 from runner.observability.logs import log_in
 from runner.settings.ports import Listener, check_ports_free
 from runner.settings.settings import Settings, load_settings
+from runner.stack.follower.supervisor import Node
 from runner.stack.served_engine import open_served_engine
 from runner.supervision.child import Log, cancelled, within
 from runner.supervision.failures import FailureLog, FailureReport
