@@ -331,12 +331,17 @@ class VllmEngine:
         embedding: bytes | None = None,
         drafted: tuple[int, int] | None = None,
     ) -> None:
-        request = self._running.pop(key, None)
+        request = self._forget(key)
         if request is not None:
             counts = drafted, request.prompt_tokens
             self._sink.finished(request.request_id, reason, None, embedding, *counts)
 
     def _fail(self, key: str, error: CodedError) -> None:
-        request = self._running.pop(key, None)
+        request = self._forget(key)
         if request is not None:
             self._sink.failed(request.request_id, error)
+
+    def _forget(self, key: str) -> Running | None:
+        if self._images is not None:
+            self._images.ended(key)
+        return self._running.pop(key, None)

@@ -20,19 +20,28 @@ from runner.engines.vllm.interface import (
     EngineCoreRequest,
     ImageMediaIO,
     MultiModalBudget,
+    MultiModalCache,
     MultiModalFeatureSpec,
     ProcessorInputs,
     TimingContext,
     VllmConfig,
 )
+from runner.engines.vllm.interface import (
+    image as vllm_image,
+)
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+_SEVERAL_JPEGS = "MPO"
+"""Format of a JPEG file with several pictures, as cameras write it."""
 _MAX_PIXELS = 1 << 24
 """Limit of all images of a request together, which are in memory at once."""
 _MAX_RATIO = 50
 """Limit of an image's longer side by the shorter one, which many processors scale to a fixed length."""
 _MAX_WAITING_BYTES = 1 << 28
 """Limit of the files of all images that wait for their turn."""
+_MAX_PREPARED_BYTES = 1 << 30
+"""Size of prepared images of running requests from which on others wait. The core holds it until they end."""
+_POLL_S = 1.0
 _MODALITY = "image"
 
 Prepared = Callable[[CodedError | None], None]
@@ -48,8 +57,10 @@ class Images:
         self._max_length = config.model_config.max_model_len
         self.limit = min(budget.mm_limits.get(_MODALITY, 0), MAX_IMAGES)
         """Number of images that a request may have."""
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._waiting_bytes = 0
+        self._prepared_bytes: dict[str, int] = {}
+        """Bytes of requests that have not ended."""
         self._thread = ThreadPoolExecutor(1, "images")
 
     def submit(
@@ -80,6 +91,9 @@ class Images:
         is_wanted: Callable[[], bool],
     ) -> None:
         error: CodedError | None = None
+        with self._lock:
+            while sum(self._prepared_bytes.values()) > _MAX_PREPARED_BYTES and is_wanted():
+                self._lock.wait(_POLL_S)
         if is_wanted():
             try:
                 self._prepare(images, message)
@@ -87,7 +101,18 @@ class Images:
                 error = as_coded(exc, EngineFailed, ENGINE_KIND)
         with self._lock:
             self._waiting_bytes -= sum(map(len, images))
+            if message.mm_features:
+                sizes = (MultiModalCache.get_item_size(each.data) for each in message.mm_features)
+                self._prepared_bytes[message.request_id] = sum(sizes)
+        if not is_wanted():
+            self.ended(message.request_id)
         prepared(error)
+
+    def ended(self, key: str) -> None:
+        """Let others have the room of a request that has ended. ``key``: vLLM's id of it."""
+        with self._lock:
+            if self._prepared_bytes.pop(key, None) is not None:
+                self._lock.notify_all()
 
     def _prepare(self, images: list[bytes], message: EngineCoreRequest) -> None:
         """Replace the prompt's places of images by the tokens that the model needs for them.
@@ -140,7 +165,10 @@ def decode(images: Sequence[bytes]) -> list[Any]:
     for number, data in enumerate(images, 1):
         name = _named(images, number)
         try:
-            with Image.open(BytesIO(data), formats=_FORMATS) as image:
+            # NOTE: vLLM's reader, which decodes them later: a file may be an image of two formats at once.
+            with vllm_image.open_image(BytesIO(data)) as image:
+                if image.format not in (*_FORMATS, _SEVERAL_JPEGS):
+                    raise ValueError(image.format)
                 short, long = sorted(image.size)
                 left -= short * long
         except Image.DecompressionBombError:  # Above Pillow's own limit.

@@ -72,6 +72,8 @@ USES = {
     "vllm.lora.request.LoRARequest": "lora_name lora_int_id lora_path",
     "vllm.multimodal.MULTIMODAL_REGISTRY": "",
     "vllm.multimodal.encoder_budget.MultiModalBudget": "__init__(vllm_config,mm_registry)",
+    "vllm.multimodal.cache.base.MultiModalCache": "get_item_size(value)",
+    "vllm.multimodal.image": "open_image(fp)",
     "vllm.multimodal.inputs.MultiModalFeatureSpec": "data modality identifier mm_position mm_hash",
     "vllm.multimodal.inputs.PlaceholderRange": "offset get_num_embeds()",
     "vllm.multimodal.media.image.ImageMediaIO": "load_bytes(data)",

@@ -89,6 +89,14 @@ def test_images_and_a_guide_in_one_request(client: Listening) -> None:
     assert client.answer(Submit(11, [IMAGE, 1], 2, GREEDY, images=[b"?"], guide=guide))[1][:5] == "E1017"
 
 
+def two_images() -> bytes:
+    """Return a file that is a small WebP, and a large image of another format to other readers."""
+    other = b": x\nImage type: L 1 image\nImage size (x*y): 200000*1\n\x1a".ljust(4000, b"\0")
+    frame = struct.pack("<I", (len(other) << 5) | 16)[:3] + b"\x9d\x01\x2a" + struct.pack("<HH", 8, 8) + other
+    part = b"VP8 " + struct.pack("<I", len(frame)) + frame
+    return b"RIFF" + struct.pack("<I", 4 + len(part)) + b"WEBP" + part
+
+
 @pytest.mark.parametrize(
     ("number", "image", "says"),
     [
@@ -99,8 +107,9 @@ def test_images_and_a_guide_in_one_request(client: Listening) -> None:
         (24, png(50_000, 50_000, 1, is_whole=False), "pixels"),
         (25, png(20_000, 8_000, 1, is_whole=False), "pixels"),
         (26, png(1, 51, 1), "more than 50 times"),
+        (27, two_images(), "known format"),
     ],
-    ids=["empty", "SVG", "EPS", "cut", "bomb", "smaller bomb", "narrow"],
+    ids=["empty", "SVG", "EPS", "cut", "bomb", "smaller bomb", "narrow", "of two formats"],
 )
 def test_a_hostile_image_is_refused_alone(client: Listening, number: int, image: bytes, says: str) -> None:
     answer = ask(client, number, [IMAGE, 1], image)

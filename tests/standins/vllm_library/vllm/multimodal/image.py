@@ -1,0 +1,4 @@
+from typing import Any
+
+
+def open_image(fp: Any) -> Any: ...
