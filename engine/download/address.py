@@ -6,6 +6,7 @@ rebinding has no effect. Each redirect is checked again.
 
 import ipaddress
 import socket
+import time
 from collections.abc import Mapping
 
 from engine.switch import is_on
@@ -28,16 +29,23 @@ def allows_private_urls(environment: Mapping[str, str] | None = None) -> bool:
 def connect_to_public(
     target: tuple[str, int], timeout_s: float, source_address: tuple[str, int] | None = None
 ) -> socket.socket:
-    """Do ``socket.create_connection``. Raises AddressRefused if an address of the host is not public."""
+    """Do ``socket.create_connection``, but ``timeout_s`` is the limit of all addresses together.
+
+    Raises AddressRefused if an address of the host is not public.
+    """
     host, port = target
     error: OSError | None = None
+    deadline_s = time.monotonic() + timeout_s
     for family, address in _public_addresses(host, port):
+        if (left_s := deadline_s - time.monotonic()) <= 0:
+            break
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
-            connection.settimeout(timeout_s)
+            connection.settimeout(left_s)
             if source_address:
                 connection.bind(source_address)
             connection.connect(address)
+            connection.settimeout(timeout_s)
             return connection
         except OSError as exc:
             connection.close()
@@ -71,7 +79,10 @@ def is_public(address: Address) -> bool:
 
 
 def _public_addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as exc:  # An empty label, or one that is too long.
+        raise socket.gaierror(socket.EAI_NONAME, "it is no host name") from exc
     addresses: list[tuple[socket.AddressFamily, tuple[str, int]]] = []
     for family, _, _, _, socket_address in found:
         number = str(socket_address[0]).partition("%")[0]

@@ -14,6 +14,7 @@ from engine.download.address import ALLOW_VARIABLE, allows_private_urls, is_publ
 from engine.download.body import Transfer
 from engine.download.fetch import fetch
 from engine.download.url import checked_url, proxy_for
+from errors.coded_error import CodedError
 from errors.download import AddressRefused, SourceUnreachable
 from errors.settings import InvalidSetting
 from tests.engine.tar_server import Fault, TarServer
@@ -94,6 +95,12 @@ def test_a_name_that_also_has_a_private_address_is_refused(
     with pytest.raises(AddressRefused, match=r"mixed\.example is at 127\.0\.0\.2"):
         fetch(f"http://mixed.example:{server.port}/x", only_public=True, transfer=QUICK)
     assert server.asked == []
+
+
+@pytest.mark.parametrize("host", ["a..com", "a" * 70 + ".com"])
+def test_what_is_no_host_name_is_told(host: str) -> None:
+    with pytest.raises(CodedError, match="does not resolve"):
+        fetch(f"http://{host}/x", only_public=True, transfer=QUICK)
 
 
 @pytest.mark.parametrize("status", [301, 303, 308])
