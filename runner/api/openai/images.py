@@ -18,8 +18,10 @@ from msgspec import Meta
 from engine.download.address import allows_private_urls
 from engine.download.body import Body, Transfer
 from engine.download.http import Client
+from engine.kinds import supports
 from errors.coded_error import CodedError
 from errors.download import AddressRefused
+from errors.engines import EngineCrashed
 from errors.requests import ImageRefused, ImagesUnsupported
 from runner.api.generations import PromptRequest, RemoteImage
 from runner.api.openai.bodies import Object
@@ -63,7 +65,8 @@ class TakenImages:
 def take_images(messages: list[Object], served: Served, num_texts: int) -> TakenImages:
     """Take the images out of messages, which stay as they are if there are none.
 
-    ``num_texts``: how often the engine gets them. Raises E1016 before anything is decoded, E1005, E1017.
+    ``num_texts``: how often the engine gets them. Raises E1016 before anything is decoded, E1005, E1017,
+    E2107.
     """
     parts = [
         (f"messages[{at}].content[{index}]", part)
@@ -74,6 +77,8 @@ def take_images(messages: list[Object], served: Served, num_texts: int) -> Taken
     ]
     if not parts:
         return TakenImages(messages)
+    if served.engine.ready is None and supports(served.engine_kind, "images"):
+        raise EngineCrashed(engine_kind=served.engine_kind, reason="it is not ready yet", was_ready=False)
     check_images(len(parts) * num_texts, served.engine_kind, served.engine.max_images, parts[0][0])
     urls = [(place, convert(part, _Part, place).image_url.url) for place, part in parts]
     images = [_image(place, url, served.settings.image_urls == "public") for place, url in urls]

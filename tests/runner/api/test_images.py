@@ -197,6 +197,16 @@ def test_a_url_that_is_no_image_is_refused_by_its_place(
     assert model.images == []
 
 
+def test_while_the_engine_starts_a_request_with_an_image_may_come_again(
+    model: WritingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "supports", lambda kind, capability: True)
+    model.served.engine.ready = None
+    answer = model.post(CHAT, **image_body(CHAT, DATA_URL))
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "E2107"
+
+
 def test_a_request_has_a_limit_of_images(model: WritingModel) -> None:
     part = {"type": "image_url", "image_url": {"url": "data:"}}
     for count, n in ((4, 1), (2, 2)):
