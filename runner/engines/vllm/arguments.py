@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from engine.end_ids import tokenizer_end_id
 from engine.kinds import ENGINE_ARGS_NAME
 from errors.engines import EngineStartFailed
+from errors.settings import InvalidSetting
 from runner.engines.protocol.options import (
     KV_EVENTS_OPTION,
     Parser,
@@ -48,6 +49,12 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
     if not isinstance(arguments, dict):
         raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=f"{path} is not a JSON object")
     parsed = parse_options(options, _PARSERS)
+    endpoint = parsed.get(KV_EVENTS_OPTION, {}).get("endpoint", "")
+    if arguments.get("data_parallel_size", 1) > 1 and endpoint.startswith("ipc:"):
+        # vLLM adds the number of the replica to the port.
+        raise InvalidSetting(
+            name="KV_EVENTS", expected="tcp://*:PORT with data_parallel_size", value=endpoint
+        )
     if "max_batch_size" in parsed:
         parsed["max_num_seqs"] = parsed.pop("max_batch_size")
     return {

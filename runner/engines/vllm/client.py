@@ -102,7 +102,8 @@ class ReplicasClient(Client):
             core = min(self.core_engines, key=self._loads.__getitem__)
             self._cores[request.request_id] = core
             self._loads[core] += 1
-        self._send(core, EngineCoreRequestType.ADD, request)
+            # In this block, so that no abort comes before it.
+            self._send(core, EngineCoreRequestType.ADD, request)
 
     def abort_requests(self, request_ids: list[str]) -> None:
         by_core: dict[bytes, list[str]] = {}
@@ -110,7 +111,8 @@ class ReplicasClient(Client):
             if (core := self._forget(request_id)) is not None:
                 by_core.setdefault(core, []).append(request_id)
         for core, keys in by_core.items():
-            self._send(core, EngineCoreRequestType.ABORT, keys)
+            with self._sending:
+                self._send(core, EngineCoreRequestType.ABORT, keys)
 
     def call_utility(self, method: str, *args: Any) -> Any:
         """Call the method of each core at the same time; return the first core's result."""
@@ -118,7 +120,8 @@ class ReplicasClient(Client):
         for core in self.core_engines:
             call_id, result = uuid.uuid1().int >> 64, Future[Any]()
             self.utility_results[call_id] = result
-            self._send(core, EngineCoreRequestType.UTILITY, (0, call_id, method, args))
+            with self._sending:
+                self._send(core, EngineCoreRequestType.UTILITY, (0, call_id, method, args))
             results.append(result)
         found = [result.result() for result in results]
         return found[0]
@@ -150,9 +153,9 @@ class ReplicasClient(Client):
             return core
 
     def _send(self, core: bytes, request_type: Any, request: Any) -> None:
-        with self._sending:
-            self.core_engine = core
-            SyncMPClient._send_input(self, request_type, request)
+        """Send, while ``_sending`` is held."""
+        self.core_engine = core
+        SyncMPClient._send_input(self, request_type, request)
 
 
 def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> VllmConfig:

@@ -8,6 +8,7 @@ When it closes, or nothing comes by it for a while, both end their engine, which
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -37,6 +38,8 @@ _RETRY_S = 1.0
 _CONNECT_S = 10.0
 _ACCEPT_S = 0.2
 _TOLD_S = 15.0
+_STALE_S = 60.0
+"""Time for which the head's name may still lead to another machine."""
 _SIOCGIFADDR = 0x8915
 """Linux's request for the address of an interface."""
 _IDENTIFYING = (MANIFEST_NAME, ENGINE_ARGS_NAME, "config.json")
@@ -146,6 +149,8 @@ class Head:
         return ", ".join(missing)
 
     def _listen(self, deadline_s: float) -> socket.socket:
+        told_s = 0.0
+        stale_until_s = min(deadline_s, time.monotonic() + _STALE_S)
         while True:
             try:
                 family, *_, address = socket.getaddrinfo(
@@ -153,8 +158,12 @@ class Head:
                 )[0]
                 return socket.create_server(address[:2], family=family)
             except OSError as exc:
-                # A name may become known only after the start, as in Kubernetes.
-                if isinstance(exc, socket.gaierror) and time.monotonic() < deadline_s:
+                # A name may become known, or known as this machine's, only after the start, as in Kubernetes.
+                limit_s = stale_until_s if exc.errno == errno.EADDRNOTAVAIL else 0.0
+                if time.monotonic() < (deadline_s if isinstance(exc, socket.gaierror) else limit_s):
+                    if time.monotonic() - told_s > _TOLD_S:
+                        log.info("HEAD_ADDRESS %s: %s; trying again", self._nodes.host, exc.strerror)
+                        told_s = time.monotonic()
                     time.sleep(_RETRY_S)
                     continue
                 expected = f"an address of the head and a free port ({exc.strerror})"
@@ -196,6 +205,8 @@ class Head:
             if differing:
                 here, there = (facts.get(differing[0], "none") for facts in (ours, theirs))
                 reason = f"its {differing[0]} is {there}, the head's is {here}"
+            elif not 0 < join.rank < self._nodes.count:
+                reason = f"NODE_RANK must be from 1 to {self._nodes.count - 1}"
             elif other is not None:
                 reason = f"{other.peer_address} has this NODE_RANK"
             else:

@@ -114,6 +114,14 @@ def listening(port: int) -> int:
     return port
 
 
+def test_a_rank_that_no_node_has_is_refused(place: Place, threads: ThreadPoolExecutor) -> None:
+    head = threads.submit(Head(place(0, timeout_s=2.0), FACTS, lambda reason: None).gather)
+    with pytest.raises(NodeRefused, match="NODE_RANK must be from 1 to 2"):
+        join_head(place(7), FACTS)
+    with pytest.raises(NodesMissing):
+        head.result()
+
+
 def test_a_head_that_is_away_is_waited_for_and_then_told(place: Place) -> None:
     with pytest.raises(NodesMissing, match=r"the head at 127\.0\.0\.1 .* \(Connection refused\)"):
         join_head(place(1, timeout_s=0.2), FACTS)
@@ -121,7 +129,7 @@ def test_a_head_that_is_away_is_waited_for_and_then_told(place: Place) -> None:
 
 def test_a_head_whose_address_is_another_machines_is_refused(place: Place) -> None:
     with pytest.raises(InvalidSetting, match="HEAD_ADDRESS"):
-        Head(place(0, host="192.0.2.1"), FACTS, lambda reason: None).gather()
+        Head(place(0, timeout_s=0.2, host="192.0.2.1"), FACTS, lambda reason: None).gather()
 
 
 @pytest.fixture

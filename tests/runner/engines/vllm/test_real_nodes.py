@@ -22,6 +22,7 @@ from runner.cog_server.launch import CogServer
 from runner.settings.ports import free_ports
 from tests.gpu.nodes import Nodes, compare, complete, is_ready, kill_all, lose_and_return, wait
 from tests.runner.engines.vllm.test_real_core import PYTHON
+from tests.runner.servers import is_running
 
 pytestmark = [
     pytest.mark.servers,
@@ -55,6 +56,7 @@ def status(server: CogServer) -> str:
     return str(server.health().get("status"))
 
 
+@pytest.mark.long
 def test_a_node_that_is_lost_ends_the_requests_and_the_engine_comes_back(nodes: Nodes) -> None:
     tokenizer = Tokenizer.from_file(str(nodes.engine / "tokenizer.json"))
     (port,) = free_ports(1)
@@ -70,14 +72,14 @@ def test_a_node_that_is_lost_ends_the_requests_and_the_engine_comes_back(nodes: 
             compare(stack.openai_url, tokenizer, tokens=50, rounds=1)
             left = session_members(stack.server.pid)
             kill_all(stack.server)
-            wait(lambda: not any(map(_is_running, left)))
+            wait(lambda: not any(map(is_running, left)))
         wait(lambda: status(follower) != "READY")
         with nodes.head() as stack:
             compare(stack.openai_url, tokenizer, tokens=50, rounds=1)
             wait(lambda: status(follower) == "READY")
             below = session_members(follower.pid)
             follower.stop()
-            wait(lambda: not any(map(_is_running, below)))
+            wait(lambda: not any(map(is_running, below)))
     finally:
         follower.stop()
 
@@ -92,7 +94,3 @@ def _stop_the_follower(stack: Stack, follower: CogServer) -> None:
         assert ends == ["E2205"]
         wait(lambda: not is_ready(stack.openai_url))
     wait(lambda: is_ready(stack.openai_url))
-
-
-def _is_running(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
