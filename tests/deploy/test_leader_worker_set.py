@@ -93,6 +93,15 @@ def test_each_node_has_its_rank_and_the_head_alone_is_served() -> None:
     }
 
 
+def test_other_pods_reach_the_ports_of_the_apis_alone() -> None:
+    policy = of_kind(documents(), "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"] == template()["metadata"]["labels"]
+    of_nodes, of_others = policy["ingress"]
+    assert of_nodes == {"from": [{"podSelector": policy["podSelector"]}]}
+    (runner,) = template()["spec"]["containers"]
+    assert {each["port"] for each in of_others["ports"]} <= {each["name"] for each in runner["ports"]}
+
+
 def test_its_pods_are_those_of_the_other_manifests() -> None:
     spec = template()["spec"]
     deployment = built(KUBERNETES / "overlays" / "vllm-4-gpus")

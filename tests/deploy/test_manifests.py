@@ -36,7 +36,7 @@ IMAGES: dict[str, tuple[str, str | None, str]] = {
     "vllm-4-gpus": ("vllm-90", "4", "90"),
 }
 """End of the image's name, GPUs and their SM by overlay."""
-OWN = ("apps/v1", "v1", "policy/v1", "autoscaling/v2")
+OWN = ("apps/v1", "v1", "policy/v1", "autoscaling/v2", "networking.k8s.io/v1")
 """API groups of Kubernetes itself; others are told by their custom resource definitions."""
 
 
