@@ -77,7 +77,7 @@ class BatchedEngine:
         return Statistics(active=active, queued=queued, cache_used=self._batch.cache_used())
 
     def close(self) -> None:
-        """Stop the loop. NOTE: its thread is not a daemon: the process does not exit without this."""
+        """Stop the loop. NOTE: the process does not exit without this, if the loop's thread is no daemon."""
         self._batch.close(_CLOSE_TIMEOUT_S)
 
 

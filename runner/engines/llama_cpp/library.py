@@ -147,6 +147,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "llama_model_n_layer": (c_int32, [c_void_p]),
     "llama_vocab_n_tokens": (c_int32, [c_void_p]),
     "llama_n_ctx": (c_uint32, [c_void_p]),
+    "llama_n_batch": (c_uint32, [c_void_p]),
     "llama_get_memory": (c_void_p, [c_void_p]),
     "llama_memory_seq_rm": (c_bool, [c_void_p, c_int32, c_int32, c_int32]),
     "llama_memory_seq_cp": (None, [c_void_p, c_int32, c_int32, c_int32, c_int32]),

@@ -100,6 +100,10 @@ class Model:
         if not self._context:
             raise start_failed(f"llama.cpp can't make the KV cache: {self._reason()}")
         self._memory = library.llama_get_memory(self._context)
+        if not self._memory:
+            raise start_failed(f"{path.name} has no KV cache: it makes embeddings and generates no text")
+        # NOTE: llama.cpp aborts at a larger batch. It takes the least of n_batch and the KV cache asked for.
+        self.step_tokens: int = min(self.step_tokens, library.llama_n_batch(self._context))
         self.num_cells = int(library.llama_n_ctx(self._context))
         """Number of tokens that the KV cache holds."""
         self.max_sequence_length = min(library.llama_model_n_ctx_train(self._model), self.num_cells)
@@ -139,8 +143,9 @@ class Model:
             int(self._metadata(f"{architecture}.attention.{part}_length") or usual)
             for part in ("key", "value")
         ]
-        num_heads = library.llama_model_n_layer(model) * library.llama_model_n_head_kv(model)
-        return FLOAT16_BYTES * int(num_heads) * sum(sizes)
+        # NOTE: these are the first layer's, which has no attention in some models with a state.
+        heads = library.llama_model_n_head_kv(model) or library.llama_model_n_head(model) or 1
+        return FLOAT16_BYTES * int(library.llama_model_n_layer(model) * heads) * sum(sizes)
 
     def _metadata(self, key: str) -> str:
         value = ctypes.create_string_buffer(128)

@@ -71,6 +71,12 @@ def test_requests_put_back_for_want_of_cache_go_on_where_they_were(serve: Serve)
         assert served.engine.statistics() == IDLE
 
 
+def test_a_prompt_may_be_longer_than_a_cache_that_llama_cpp_rounds_up(serve: Serve) -> None:
+    with serve(max_tokens_in_paged_kv_cache="300") as served:
+        ids = prompt(400)
+        assert served.answer(ids, 5)[0] == served.generate(ids, 5)
+
+
 def test_what_the_cache_can_not_hold_is_refused(serve: Serve) -> None:
     with serve(max_tokens_in_paged_kv_cache="256") as served:
         assert served.engine.ready.max_sequence_length == 256
