@@ -70,6 +70,13 @@ def started(name: str, command: Sequence[str], folder: Path, port: int) -> Itera
 
 def add_server(name: str, router: Router, url: str) -> None:
     """Make one of ROUTERS use one more server, and wait until it does. Raises StartFailed."""
+    try:
+        _add_server(name, router, url)
+    except (urllib3.exceptions.HTTPError, ValueError, KeyError) as exc:
+        raise StartFailed(who=f"{url} behind {name}", reason=repr(exc), log_tail="") from exc
+
+
+def _add_server(name: str, router: Router, url: str) -> None:
     if name != "vllm-router":
         answer = urllib3.request("POST", f"{router.url}/workers", json={"url": url})
     else:

@@ -52,7 +52,8 @@ def read_architecture(file: GgufFile) -> Architecture:
     """Read what ``file`` says about its model. Raises GgufUnsupported, ModelUnusable."""
     architecture = _ARCHITECTURES.get(file.architecture)
     if architecture is None:
-        remedy = f"supported are {', '.join(_ARCHITECTURES)}: use the model's safetensors"
+        remedy = f"supported are {', '.join(_ARCHITECTURES)}: use the model's safetensors, or the engine "
+        remedy += "llama_cpp, which runs the file on the CPU"
         raise file.unsupported(f"the architecture {file.architecture!r}", remedy)
     values = _config(file, architecture)
     if values["num_hidden_layers"] > len(file.tensors):

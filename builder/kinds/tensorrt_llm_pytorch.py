@@ -58,7 +58,11 @@ class Plan(WeightsPlan):
 
     def lora_arguments(self, adapters: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the capacity for all adapters, their largest rank and the modules that they change."""
-        names = {name for adapter in adapters for name in adapter.get("target_modules") or ()}
+        listed: list[Any] = [adapter.get("target_modules") for adapter in adapters]
+        if not all(isinstance(each, list) and each for each in listed):
+            problem = "the adapter_config.json of an adapter does not list its target_modules by name"
+            raise ModelUnusable(model=", ".join(self.config.lora or ()), problem=problem)
+        names = {name for each in listed for name in each}
         if unknown := sorted(names - _LORA_MODULES.keys()):
             problem = f"an adapter changes {', '.join(unknown)}, whose names in TensorRT-LLM are not known"
             raise ModelUnusable(model=", ".join(self.config.lora or ()), problem=problem)

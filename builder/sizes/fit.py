@@ -53,7 +53,7 @@ def stored_precision(values: Mapping[str, Any]) -> Precision:
     described = values.get("quantization_config")
     if not isinstance(described, dict):
         return Precision(dtype=str(dtype))
-    if config.quantization == "gguf":
+    if config.quantization == "gguf" and {"type", "total_bytes"} <= described.keys():
         return Precision(gguf_type=described["type"], gguf_bytes=described["total_bytes"])
     bits, group_size = described.get("bits"), described.get("group_size")
     by_method = 8 if "fp8" in str(config.quantization) else None
