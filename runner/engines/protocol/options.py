@@ -1,9 +1,12 @@
 """Options of an engine: texts from Triton's model parameters, read by the parsers of an engine kind."""
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting
 
 KV_EVENTS_OPTION = "kv_events_config"
@@ -11,6 +14,17 @@ KV_EVENTS_OPTION = "kv_events_config"
 
 Parser = Callable[[str], Any]
 """A function that raises ValueError with what is expected."""
+
+
+def read_object(path: Path, engine_kind: str) -> dict[str, Any]:
+    """Read a JSON object of the engine; it is empty if there is no such file. Raises EngineStartFailed."""
+    try:
+        document = json.loads(path.read_text()) if path.exists() else {}
+    except (OSError, ValueError) as exc:
+        raise EngineStartFailed(engine_kind=engine_kind, reason=f"{path} can't be read: {exc}") from exc
+    if not isinstance(document, dict):
+        raise EngineStartFailed(engine_kind=engine_kind, reason=f"{path} is not a JSON object")
+    return document
 
 
 def parse_options(options: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:

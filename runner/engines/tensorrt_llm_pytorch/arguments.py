@@ -4,7 +4,6 @@ The builder has checked ``llm_args.json``. The options (server configuration) ov
 for the compiled engines where there is such a name.
 """
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,15 @@ from typing import Any
 from engine.kinds import LLM_ARGS_NAME
 from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting
-from runner.engines.protocol.options import Parser, fraction, integer, one_of, parse_options, switch
+from runner.engines.protocol.options import (
+    Parser,
+    fraction,
+    integer,
+    one_of,
+    parse_options,
+    read_object,
+    switch,
+)
 
 ENGINE_KIND = "tensorrt_llm_pytorch"
 
@@ -53,7 +60,7 @@ _DEFAULTS = {"gpt_model_type": "inflight_fused_batching", "max_beam_width": "1",
 
 def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, Any]:
     """Return keyword arguments for ``LLM``. Raises EngineStartFailed and InvalidSetting."""
-    arguments = _read_object(engine_dir / LLM_ARGS_NAME)
+    arguments = read_object(engine_dir / LLM_ARGS_NAME, ENGINE_KIND)
     for name, text in options.items():
         if text and name not in _OPTIONS and name not in _FOR_OTHERS and text != _DEFAULTS.get(name):
             expected = f"left out for an engine of the kind {ENGINE_KIND}"
@@ -76,7 +83,7 @@ def model_sizes(engine_dir: Path, arguments: Mapping[str, Any]) -> tuple[int, in
 
     The library does not tell the limit that it finds. Raises EngineStartFailed if a file lacks one of them.
     """
-    config = _read_object(engine_dir / "config.json")
+    config = read_object(engine_dir / "config.json", ENGINE_KIND)
     inner = config.get("text_config")
     values = {**(inner if isinstance(inner, dict) else {}), **config}
     length = arguments.get("max_seq_len") or values.get("max_position_embeddings")
@@ -85,13 +92,3 @@ def model_sizes(engine_dir: Path, arguments: Mapping[str, Any]) -> tuple[int, in
         reason = f"config.json has no vocab_size, or {LLM_ARGS_NAME} no max_seq_len"
         raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason)
     return sizes  # type: ignore[return-value]
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text()) if path.exists() else {}
-    except (OSError, ValueError) as exc:
-        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=f"{path} can't be read: {exc}") from exc
-    if not isinstance(document, dict):
-        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=f"{path} is not a JSON object")
-    return document

@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 
 from engine.end_ids import tokenizer_end_id
 from engine.kinds import ENGINE_ARGS_NAME
-from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting
 from runner.engines.protocol.options import (
     KV_EVENTS_OPTION,
@@ -26,6 +25,7 @@ from runner.engines.protocol.options import (
     integer,
     one_of,
     parse_options,
+    read_object,
 )
 
 ENGINE_KIND = "vllm"
@@ -41,13 +41,7 @@ _PARSERS: dict[str, Parser] = {
 
 def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, Any]:
     """Return keyword arguments for ``AsyncEngineArgs``. Raises EngineStartFailed and InvalidSetting."""
-    path = engine_dir / ENGINE_ARGS_NAME
-    try:
-        arguments = json.loads(path.read_text()) if path.exists() else {}
-    except (OSError, ValueError) as exc:
-        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=f"{path} can't be read: {exc}") from exc
-    if not isinstance(arguments, dict):
-        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=f"{path} is not a JSON object")
+    arguments = read_object(engine_dir / ENGINE_ARGS_NAME, ENGINE_KIND)
     parsed = parse_options(options, _PARSERS)
     endpoint = parsed.get(KV_EVENTS_OPTION, {}).get("endpoint", "")
     if arguments.get("data_parallel_size", 1) > 1 and endpoint.startswith("ipc:"):
