@@ -1,7 +1,5 @@
 """What all tests share: repeatable property tests, how much is run, the order of a parallel run."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import inspect

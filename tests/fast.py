@@ -1,7 +1,5 @@
 """How much a run tests: `--fast` starts no large program, `--all` leaves nothing out."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """An HTTP server on loopback whose answers a test writes byte by byte."""
 
-from __future__ import annotations
-
 import re
 import socket
 import socketserver

@@ -1,7 +1,5 @@
 """The shape of the tree: few entries at the top of the runner, no folder that nobody can overlook."""
 
-from __future__ import annotations
-
 import subprocess
 from collections import Counter
 from pathlib import Path

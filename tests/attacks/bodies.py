@@ -1,7 +1,5 @@
 """JSON bodies of hostile shapes and sizes, at random, for every endpoint that takes one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection
 from random import Random

@@ -1,7 +1,5 @@
 """Streams of gRPC whose requests are mixed and whose clients leave at any time."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Hostile requests and connections by HTTP/1.1, at random."""
 
-from __future__ import annotations
-
 import re
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Random hostile traffic for a while, and what became of it."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

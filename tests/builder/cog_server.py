@@ -1,7 +1,5 @@
 """The real Cog server with the builder's Runner in its worker."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

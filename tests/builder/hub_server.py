@@ -4,8 +4,6 @@ A stand-in, because the Hub can't be reached from a test; the client that talks 
 Small files answer at /resolve; large ones (``lfs``) redirect to a second server, as to the Hub's CDN.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

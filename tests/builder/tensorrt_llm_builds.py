@@ -1,7 +1,5 @@
 """Configs and builds of TensorRT-LLM engines on a stand-in of the machine that they need."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 from pathlib import Path

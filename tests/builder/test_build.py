@@ -1,7 +1,5 @@
 """A build gives one whole engine.tar of exactly what its kind needs, or a coded error and nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The variables of Cog's server in the builder's image."""
 
-from __future__ import annotations
-
 import runpy
 
 import pytest

@@ -1,7 +1,5 @@
 """Slow tokenizers and pickled weights become fast and safe ones, in the real engine environment."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

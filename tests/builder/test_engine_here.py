@@ -1,7 +1,5 @@
 """``serve MODEL``: what a name stands for, whether it fits here, an engine without a copy of the weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The examples are in today's form, without a word of old, and are planned from config.json alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A plan tells commands, downloads and sizes, and fetches nothing but the model's config.json."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A build's programs: heard while they run, and gone with all they started whatever ends the build."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

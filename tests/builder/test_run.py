@@ -3,8 +3,6 @@
 TensorRT-LLM is a stand-in: neither the library nor trtllm-build can be installed here.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -4,8 +4,6 @@ here.
 The stand-ins check every argument against the flag data and write checkpoints and engines of the real layout.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The build cache: checkpoints and engines of earlier builds of TensorRT-LLM engines."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

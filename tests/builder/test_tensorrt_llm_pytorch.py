@@ -1,7 +1,5 @@
 """TensorRT-LLM's PyTorch backend: arguments checked against NVIDIA's list, weights packed as they are."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

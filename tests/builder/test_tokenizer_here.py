@@ -1,7 +1,5 @@
 """``api --tokenizer MODEL``: what a name stands for, and the files that the API server reads of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A finished engine goes to the upload URL by Cog's protocol, or is kept, with a coded error."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

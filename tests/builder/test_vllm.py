@@ -1,7 +1,5 @@
 """The vllm kind: arguments checked against vLLM's own list, weights and adapters packed as they are."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

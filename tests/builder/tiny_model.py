@@ -1,7 +1,5 @@
 """Make a tiny random Llama model of real files, without torch: what a repository on the Hub holds."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping

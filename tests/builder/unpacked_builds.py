@@ -1,7 +1,5 @@
 """Engines built from configs and the folder ``model`` of a test's own folder, and unpacked there."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

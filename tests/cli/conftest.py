@@ -1,7 +1,5 @@
 """Fixtures of the command's tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.settings.ports import free_ports

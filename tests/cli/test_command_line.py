@@ -1,7 +1,5 @@
 """Options, environment and defaults of the commands; nothing is started."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

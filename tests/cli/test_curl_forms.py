@@ -1,7 +1,5 @@
 """What is printed once a server is ready, and the documented requests."""
 
-from __future__ import annotations
-
 import pytest
 
 from cli.curl_forms import curl_forms, ready_lines

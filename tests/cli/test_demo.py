@@ -1,7 +1,5 @@
 """The main job, end to end, as ``make demo`` runs it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

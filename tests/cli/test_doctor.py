@@ -1,7 +1,5 @@
 """``cog-triton doctor`` on this machine, well and with something missing."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

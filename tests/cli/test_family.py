@@ -1,7 +1,5 @@
 """``inspect`` and ``plan`` tell how a model's calls are read, from a folder and from a tar."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

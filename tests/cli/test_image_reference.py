@@ -1,7 +1,5 @@
 """References are read as Docker reads them, and what is none is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from cli.registry.image_reference import parse_reference

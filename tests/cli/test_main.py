@@ -1,7 +1,5 @@
 """Commands that start servers, interrupted and not: exit codes, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

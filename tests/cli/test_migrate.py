@@ -1,7 +1,5 @@
 """``cog-triton migrate`` writes what a build makes of an old config; once written, it changes no more."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The registry client answers challenges, follows redirects without credentials, and codes each failure."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What ``cog-triton`` imports before it knows what it has to do: help and usage errors come at once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

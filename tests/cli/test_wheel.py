@@ -1,7 +1,5 @@
 """The wheel alone, in a clean environment and a folder without a checkout: what ``pip install`` gives."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

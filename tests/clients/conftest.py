@@ -3,8 +3,6 @@
 These tests run in ``.venv-clients`` (``make test-clients``), the runners in ``.venv``: they share HTTP alone.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

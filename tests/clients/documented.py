@@ -1,7 +1,5 @@
 """What docs/clients.md shows to type, run as it stands there, on the ports of the runner under test."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

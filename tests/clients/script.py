@@ -1,7 +1,5 @@
 """What the scripted model says to the questions that these tests ask, in the form of docs/rehearse.md."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files of source distributions on PyPI, which are kept and never run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

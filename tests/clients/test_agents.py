@@ -1,7 +1,5 @@
 """Agents of other projects: each calls a tool that a scripted model asks for, and gives its answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

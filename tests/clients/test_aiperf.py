@@ -1,7 +1,5 @@
 """NVIDIA's AIPerf against the runner's OpenAI API, its metrics scraped beside."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

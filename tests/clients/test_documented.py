@@ -1,7 +1,5 @@
 """What docs/clients.md shows, and no other test runs, is done as it stands there; its versions are true."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

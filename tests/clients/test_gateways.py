@@ -3,8 +3,6 @@
 They need an older openai than the other clients.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

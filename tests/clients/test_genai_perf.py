@@ -1,7 +1,5 @@
 """NVIDIA's genai-perf, by Triton's perf_analyzer, against Triton's generate, and by gRPC."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """npm's clients: Vercel's AI SDK, and the coding agents Codex and Claude Code, which write a file."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

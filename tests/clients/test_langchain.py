@@ -1,7 +1,5 @@
 """LangChain's ChatOpenAI against the runner's API."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, Field

@@ -1,7 +1,5 @@
 """OpenAI's own Python package against the runner's API."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """OpenAI's own Python package asks for embeddings, which it decodes from base64 unless told otherwise."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Replicate's clients, in Python and JavaScript, against the runner's Cog server."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 No message is lost by any template, and the calls that a template writes are read by the family that is taken.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

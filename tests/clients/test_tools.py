@@ -1,7 +1,5 @@
 """OpenAI's and Anthropic's own packages: tool calls, reasoning and structured output of a scripted model."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -3,8 +3,6 @@
 The source is neither built nor imported: see ``vllm_plugin.py``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

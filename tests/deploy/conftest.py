@@ -1,7 +1,5 @@
 """Kustomizations as `kubectl kustomize` builds them, and what they are made of."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from functools import cache

@@ -4,8 +4,6 @@ Those are not committed here. COG_TRITON_CRDS names a folder of them, as YAML fi
 releases or of a cluster (`kubectl get crd -o yaml`). Without it these tests are skipped.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One engine over several machines in Kubernetes: a LeaderWorkerSet."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jsonschema

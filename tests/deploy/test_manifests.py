@@ -1,7 +1,5 @@
 """What `deploy/kubernetes` builds is valid for Kubernetes, and means what the runner needs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dashboard, rules and alerts ask for what a runner tells: a real Prometheus scrapes one and has answers."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The GitHub workflows and compose files name what exists. Nothing here runs them: docs/images.md says so."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,6 @@ A mark is an HTML comment before the block, which a reader of the page does not 
 A mark before the first heading's text is for all blocks of its page that have none of their own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

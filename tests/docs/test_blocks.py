@@ -1,7 +1,5 @@
 """Every block of code in README and docs is run, or marked with what tests it or why nothing does."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """README and docs: lines, links, paths, commands and words."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The files of sentence-transformers that make an embedding model of a model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small engines to pack, and tars as somebody else would make them."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

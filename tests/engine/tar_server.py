@@ -1,7 +1,5 @@
 """A real HTTP server on loopback that holds one file and can be told to misbehave."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import socket

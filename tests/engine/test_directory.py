@@ -1,7 +1,5 @@
 """What is accepted as an engine in a directory, with and without a manifest."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

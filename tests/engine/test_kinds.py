@@ -1,7 +1,5 @@
 """The table of engine kinds: a kind is one row and one folder, and no other module knows its name."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

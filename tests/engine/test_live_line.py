@@ -1,7 +1,5 @@
 """A live line on a terminal; elsewhere plain lines without control characters."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

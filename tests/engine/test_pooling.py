@@ -1,7 +1,5 @@
 """What sentence-transformers' files say of an embedding model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

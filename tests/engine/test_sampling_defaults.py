@@ -1,7 +1,5 @@
 """Sampling parameters of generation_config.json are told, and refused where no request may have them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Variables that are on or off."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.switch import is_on

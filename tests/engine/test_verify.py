@@ -1,7 +1,5 @@
 """verify reads every byte; inspect reads only the first ones."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An error about a value of any size is made in milliseconds, and small values are quoted as they are."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The error codes: published ones keep their words, each is there once, each survives as text."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """Errors between processes: what one raised, another raises with the same class, facts and sentence."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

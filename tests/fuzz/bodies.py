@@ -1,7 +1,5 @@
 """JSON bodies of the OpenAI-compatible API: the real application, over a model that emits fixed tokens."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import tempfile

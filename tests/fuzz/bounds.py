@@ -1,7 +1,5 @@
 """How much time and memory an input may take."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 from collections.abc import Iterator

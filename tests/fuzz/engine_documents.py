@@ -1,7 +1,5 @@
 """What an engine brings: config.json, tokenizers' files. Read, or refused by a code."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hostile frames on the engine server's socket, by a client."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import socket

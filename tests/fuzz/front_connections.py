@@ -4,8 +4,6 @@ Nothing but coded errors, also for Triton's connection, by which other clients a
 left of a client that has disconnected.
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Iterator, Sequence

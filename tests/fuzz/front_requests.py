@@ -1,7 +1,5 @@
 """Inference requests to the front, as JSON and as protobuf: refused, or given to Triton unchanged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar

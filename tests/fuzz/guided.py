@@ -6,8 +6,6 @@ An input that breaks a promise is printed with its traceback and kept below .cac
 corpus, from which the next run continues. Needs atheris (Python 3.11 and later).
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """What a refusal of hostile input has to look like."""
 
-from __future__ import annotations
-
 import re
 
 from errors.coded_error import CodedError

@@ -1,7 +1,5 @@
 """Tensors that Triton lets through to the slot: refused, or a request that the engine server takes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

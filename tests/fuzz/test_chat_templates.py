@@ -1,7 +1,5 @@
 """A hostile chat template's time and memory are bounded by the kernel, and those after it are served."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 ``corpus`` has a file per target of inputs that guided fuzzing kept: in base64, the fewest with all branches.
 """
 
-from __future__ import annotations
-
 import random
 from base64 import b64decode
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images built by Nix on the stand-in nixpkgs, a real Docker daemon, a real registry: see ``run.sh``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """The options of `docker run` that make a container what `deploy/kubernetes/base` makes of a pod."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The builder's image makes of a config's URL an engine.tar that can be copied out of its container."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

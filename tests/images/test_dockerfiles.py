@@ -4,8 +4,6 @@ In place of ``python:3.11-slim-bookworm``, which is in a registry: a base made o
 a package index: wheels that pip downloads first.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import string

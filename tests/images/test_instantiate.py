@@ -1,7 +1,5 @@
 """``cog-triton instantiate`` writes an image in a real registry that differs from its base as it should."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every output of the flake evaluates on the stand-in, which refuses what it does not know."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

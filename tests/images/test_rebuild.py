@@ -1,7 +1,5 @@
 """The same revision gives the same image; another one differs in as little as it can."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``./result``: loads, pushes, saves, shows and streams one and the same image."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The runner's image serves an engine as the README says, whoever runs it, and stops when told to."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import threading

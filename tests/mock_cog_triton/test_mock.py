@@ -1,7 +1,5 @@
 """The mock in a real Cog server, and its load test as it is typed."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

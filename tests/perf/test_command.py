@@ -1,7 +1,5 @@
 """``python -m perf``: each command has help, and a wrong one gets one sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from perf.__main__ import COMMANDS, main

@@ -1,7 +1,5 @@
 """Requests to Triton as arrays: in a gRPC stream, whose responses come in order, or one by one."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Sequence
 from typing import Any

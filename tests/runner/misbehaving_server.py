@@ -1,7 +1,5 @@
 """A stand-in for Triton's HTTP server that does what a server should not."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -4,8 +4,6 @@ The paced engine repeats the prompt's tokens, so that every output is known in a
 is byte-level, so that emoji and Chinese characters are several tokens each.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An orchestrator's probes, run as it runs them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

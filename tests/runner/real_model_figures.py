@@ -6,8 +6,6 @@ The servers take turns, and one runs at a time: start, memory, one stream at a t
 have the OpenAI-compatible API and answer greedily.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

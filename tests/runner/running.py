@@ -1,7 +1,5 @@
 """Predictions of a service under test, short and long, for tests that break something meanwhile."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -7,8 +7,6 @@
 The rule whose ``when`` stands last in the prompt answers; see docs/rehearse.md.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Real servers for tests: Triton in a thread's event loop, Cog as a child; on free ports."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

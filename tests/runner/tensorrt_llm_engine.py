@@ -4,8 +4,6 @@ What stands in: ``tests/standins/tensorrt_llm`` for the library, ``tests/standin
 GPUs. Served by greedy choice, the stand-in repeats the prompt's tokens.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """What processes of the runner import before they serve: nothing large that they do not use."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

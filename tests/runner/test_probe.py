@@ -1,7 +1,5 @@
 """The probes of an orchestrator are red when the runner is, though Cog answers 200 all the time."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -4,8 +4,6 @@
 transformers' ``generate`` on the same weights, or llama.cpp's server, which rounds activations.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

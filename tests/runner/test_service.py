@@ -1,7 +1,5 @@
 """What a runner checks before it starts anything."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import tempfile

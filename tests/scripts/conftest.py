@@ -3,8 +3,6 @@
 The real installation takes minutes, and every run of the suite has it behind it.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """uv is installed by pip, told pip's settings, and heard while it works."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a machine must provide is found, and what it lacks is named with its remedy."""
 
-from __future__ import annotations
-
 import ctypes.util
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """Commands that are started with another Python than ours, such as an old one (Debian 11's ``python3``)."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

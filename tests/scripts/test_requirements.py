@@ -1,7 +1,5 @@
 """The locks in requirements/ pin everything, by hash, for each Python, and name no package registry."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

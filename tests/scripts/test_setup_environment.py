@@ -1,7 +1,5 @@
 """The set-up does what is needed, once, repairs what was interrupted, and finds a build of torch."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import queue

@@ -1,7 +1,5 @@
 """The pinned vLLM decides what `make test-vllm` returns; another release is told of, whatever it lacks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess

@@ -1,7 +1,5 @@
 """Tokens and signed URLs are planted, real builds and a real runner run, and nothing shows any of them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

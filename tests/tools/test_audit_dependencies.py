@@ -3,8 +3,6 @@
 The database is a stand-in on loopback that speaks OSV's ``/v1/querybatch``.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

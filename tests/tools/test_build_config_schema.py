@@ -1,7 +1,5 @@
 """The published schema is today's, and takes what the builder takes where editors need it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Docstrings that are no sentences are found."""
 
-from __future__ import annotations
-
 from tools.check_docstrings import fragments
 
 SOURCE = '''

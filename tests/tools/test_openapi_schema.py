@@ -1,7 +1,5 @@
 """The committed OpenAPI documents are what the signatures say, with what callers of cog-triton know."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from typing import Any

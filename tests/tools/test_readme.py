@@ -1,7 +1,5 @@
 """The generated parts of docs are what the code says."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

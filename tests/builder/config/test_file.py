@@ -1,7 +1,5 @@
 """A build config is refused by a sentence that names key, value and remedy, and never repeats a token."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

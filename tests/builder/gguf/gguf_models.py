@@ -1,7 +1,5 @@
 """Tiny GGUF models, written as llama.cpp's converter does, from random weights in transformers' order."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

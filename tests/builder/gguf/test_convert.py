@@ -1,7 +1,5 @@
 """A GGUF file becomes the model that it was made of: weights, configuration, tokenizer, chat template."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A GGUF file that is wrong or not supported is a coded sentence, before anything large is allocated."""
 
-from __future__ import annotations
-
 import struct
 import tracemalloc
 from pathlib import Path

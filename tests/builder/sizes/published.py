@@ -4,8 +4,6 @@ The numbers are those the models' pages on the Hugging Face Hub tell (from their
 paper rounds them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 LLAMA_2_7B: dict[str, Any] = {

@@ -1,7 +1,5 @@
 """Bytes of weights and KV cache are those that published models are known to take."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A model's parameters, counted from its config.json, are those that were published."""
 
-from __future__ import annotations
-
 import pytest
 
 from builder.sizes.model_shape import UnknownShape, shape_of

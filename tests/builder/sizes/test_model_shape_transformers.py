@@ -3,8 +3,6 @@
 Vectors (norms, biases, the gate of a shared expert) are not counted.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The flags are data that agrees with itself, and arguments are checked and spelled by it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What can't be built is refused before anything is fetched, in words that name value and remedy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The real Hub client against a server on loopback: whole files or none, continued, checked, never leaky."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

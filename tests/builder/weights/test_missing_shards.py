@@ -1,7 +1,5 @@
 """A shard that is missing is named by ``plan``, ``build`` and ``serve`` before a download."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

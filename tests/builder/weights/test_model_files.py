@@ -1,7 +1,5 @@
 """One set of a model's weights is taken, in the best format, and no file that is no part of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from builder.config.config import WeightFormat

@@ -1,7 +1,5 @@
 """A model's tar is unpacked as it arrives, kept by its content, and can't put a file anywhere else."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import tarfile

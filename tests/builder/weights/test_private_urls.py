@@ -1,7 +1,5 @@
 """What a caller names by URL is fetched from the internet alone, unless the operator allows more."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 from pathlib import Path

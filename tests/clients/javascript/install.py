@@ -3,8 +3,6 @@
 Where npm's registry can't be reached, they are left out, and their tests are skipped.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

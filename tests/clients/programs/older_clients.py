@@ -1,7 +1,5 @@
 """LlamaIndex and instructor, in .venv-gateways: ``older_clients URL MODEL`` prints what they got, as JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

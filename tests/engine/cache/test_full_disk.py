@@ -1,7 +1,5 @@
 """A real disk that is too small, processes killed at any moment: an error or an engine, never half of one."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A cache with a limit forgets what was not used for the longest time, and never what is in use."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """Several processes on one cache, and killed ones: no half engine is ever taken for a whole one."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The cache finds an engine by its content, and never takes one for another."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

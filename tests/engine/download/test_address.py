@@ -1,7 +1,5 @@
 """A stranger's URL leads to the internet or nowhere: not by name, redirect, rebinding or disguise."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Downloads that end well: by ranges or in one piece, broken off and resumed."""
 
-from __future__ import annotations
-
 import random
 import threading
 from pathlib import Path

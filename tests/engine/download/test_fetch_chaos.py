@@ -1,7 +1,5 @@
 """A server that misbehaves at random: the content arrives as it is, or a coded error does."""
 
-from __future__ import annotations
-
 import random
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Downloads that can't end well: each says what is wrong, and never shows a secret."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HTTPS against a real TLS server, whose certificate is trusted or is not."""
 
-from __future__ import annotations
-
 import shutil
 import ssl
 import subprocess

@@ -1,7 +1,5 @@
 """The GPUs of a machine. nvidia-smi is stood in for by a script: machines for tests have no GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

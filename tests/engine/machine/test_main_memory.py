@@ -1,7 +1,5 @@
 """The largest KV cache of an engine on a CPU, by model, batch and machine."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.machine.main_memory import PAGE_TOKENS, PROGRAM_BYTES, cpu_cache, fixed_cache

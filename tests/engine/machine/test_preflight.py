@@ -1,7 +1,5 @@
 """What a machine can't run is told in one sentence, with the way out, before anything is loaded."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

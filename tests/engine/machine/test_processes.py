@@ -1,7 +1,5 @@
 """What Linux tells of processes: of stopped ones, of the dead, of children."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

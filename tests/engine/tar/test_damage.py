@@ -1,7 +1,5 @@
 """Whatever happens to a tar's bytes: a coded error and nothing left, or exactly what was packed."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tars made to write somewhere else, to fill memory or to hide what they hold."""
 
-from __future__ import annotations
-
 import io
 import resource
 import tarfile

@@ -1,7 +1,5 @@
 """Small files of a tar are written many at once: all of them as they were, and none hides a wrong one."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

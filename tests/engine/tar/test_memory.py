@@ -1,7 +1,5 @@
 """Memory does not grow with the engine: measured in processes of their own, on a file of 256 MiB."""
 
-from __future__ import annotations
-
 import mmap
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Documents that fuzzing found, each the smallest input that broke a promise: tracebacks and hangs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What fuzzing found of the engine server, Triton and their clients: tracebacks, hangs, lost requests."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from pathlib import Path

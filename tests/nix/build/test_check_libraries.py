@@ -1,7 +1,5 @@
 """What a library needs is read from the file itself, and what is nowhere is told."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

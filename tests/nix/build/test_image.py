@@ -1,7 +1,5 @@
 """The layout is what OCI tools and Docker read, and its tag is its content's."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

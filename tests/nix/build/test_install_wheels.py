@@ -1,7 +1,5 @@
 """Wheels become an environment that runs, that is the same each time, and that nothing sneaks into."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

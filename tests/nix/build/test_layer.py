@@ -1,7 +1,5 @@
 """A layer's tar is a function of content alone, and holds just what it is told to."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

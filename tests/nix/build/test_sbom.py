@@ -1,7 +1,5 @@
 """Every image's lock becomes a valid CycloneDX document, the same each time, that names every file."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

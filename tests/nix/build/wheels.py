@@ -1,7 +1,5 @@
 """Small wheels to install."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import zipfile

@@ -1,7 +1,5 @@
 """Locks: those that are committed hold together, and one that does not is refused by name."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

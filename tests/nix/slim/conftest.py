@@ -1,7 +1,5 @@
 """The package made importable: it is outside the project's packages, since a Nix build runs it alone."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Shared libraries with device code, made by hand: small, and laid out as compilers and linkers do it."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The command on trees of libraries: what it changes, what it leaves, and what it says."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

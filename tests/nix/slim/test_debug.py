@@ -1,7 +1,5 @@
 """Debug information goes, and what is loaded stays as it was."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What is not understood is refused, and the sentence says what and where."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

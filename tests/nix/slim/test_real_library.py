@@ -3,8 +3,6 @@
 The first run needs a package index; the two wheels then stay in pytest's cache.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import re

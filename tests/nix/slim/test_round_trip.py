@@ -1,7 +1,5 @@
 """Any library: the entries of the rule stay, byte for byte, and nothing else in the file changes."""
 
-from __future__ import annotations
-
 import struct
 import tempfile
 from collections.abc import Iterator

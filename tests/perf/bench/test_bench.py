@@ -1,7 +1,5 @@
 """The instruments measure what they say; how fast anything is decides nothing here."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The runner's servers, for tests of who asks them."""
 
-from __future__ import annotations
-
 from tests.runner.conftest import cog, paced, temporary_folder
 
 __all__ = ["cog", "paced", "temporary_folder"]

@@ -1,7 +1,5 @@
 """Records of requests that were never sent, with what a test wants of them."""
 
-from __future__ import annotations
-
 from array import array
 
 from perf.load.record import Answer, Record

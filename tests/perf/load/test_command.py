@@ -1,7 +1,5 @@
 """The load tests as they are typed."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

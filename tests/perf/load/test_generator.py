@@ -1,7 +1,5 @@
 """Load tests against a server that does what it is told: nothing is lost, nothing is glossed over."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """The load generator's HTTP client: framing however the bytes come, and servers that misbehave."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """When requests are sent."""
 
-from __future__ import annotations
-
 import statistics
 from itertools import pairwise
 

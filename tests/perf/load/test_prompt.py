@@ -1,7 +1,5 @@
 """A prompt's length, whatever the server's tokenizer."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a load test tells: the documented report, a page, JSON, CSV."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io

@@ -1,7 +1,5 @@
 """Figures against slow and simple ways to the same."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

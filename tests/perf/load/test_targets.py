@@ -1,7 +1,5 @@
 """Each kind of server: a real one where we have it (Cog, Triton), else one that answers as documented."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

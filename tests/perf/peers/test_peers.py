@@ -1,7 +1,5 @@
 """perf/peers: our servers on paced engines, its prompts and its refusals. vLLM's own servers need vLLM."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``vllm serve`` as a child: started with the engine's arguments, ended with all that it started."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

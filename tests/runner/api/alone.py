@@ -1,7 +1,5 @@
 """The API server and a paced engine without Triton and Cog, in front of which an API starts in seconds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from engine.directory import load

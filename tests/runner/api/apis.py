@@ -1,7 +1,5 @@
 """The OpenAI-compatible API of a real runner: its own process, in front of a real Triton."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

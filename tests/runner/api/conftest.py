@@ -1,7 +1,5 @@
 """The API in front of the paced engine, and of the tiny model that ships with the project."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -3,8 +3,6 @@
 As a program, it prints its URL and serves until its input ends.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory

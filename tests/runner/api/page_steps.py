@@ -1,7 +1,5 @@
 """What a person does on the page, and when it is done."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The processes of the API in front of an engine server that a test is itself."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Endpoints for administrators: who may ask, what is refused, and what other clients see of it."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Answers are OpenAI's in shape and true in what they tell: text, finish reason, usage."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Clients that leave, engines that fail, limits and keys: what is held is freed, all are told the truth."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

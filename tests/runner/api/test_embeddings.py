@@ -1,7 +1,5 @@
 """/v1/embeddings in front of the vLLM adapter, whose stand-in embeds as [first token, last token, mean]."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An error names the field of the request that it is about, by its facts, wherever it was raised."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Parts of an answer as chat completions: ids, reasons, options. ``test_three_apis`` has the rest."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

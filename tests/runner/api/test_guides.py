@@ -1,7 +1,5 @@
 """Guides by every field and API, and a tiny model's answers that follow them."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """What the server answered goes back in as it is, by each API, whatever the model's template needs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

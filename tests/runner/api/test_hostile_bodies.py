@@ -1,7 +1,5 @@
 """Bodies of any size and shape get a coded answer, at the cost of their bytes alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Images in messages: of each API, within bounds, and never fetched from where a client may not lead."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import threading

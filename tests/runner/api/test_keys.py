@@ -1,7 +1,5 @@
 """Keys are wanted where something is told; a call knows the client's, which bounds its priority."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Limits that the processes of the API have together."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

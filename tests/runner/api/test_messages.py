@@ -1,7 +1,5 @@
 """Anthropic's Messages API: a message and its events are those of its clients, errors have its shape."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 ``tests/runner/observability`` has those that generate.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The page at /, in a real Chromium: what a person sees of it, by mouse and by keyboard."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page's Markdown, in a real Chromium: what is shown, and what hostile text can't do."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The page's parameters: those of the server, sent as what they are, and copied into a command."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The turns of a chat on the page: asked again, edited, copied; reasoning and calls of tools."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

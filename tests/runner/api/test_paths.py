@@ -1,7 +1,5 @@
 """Paths that are nearly right: served, or refused with what was probably meant; and methods."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is not supported is refused, in OpenAI's shape, with our code and the field's name; nothing hangs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """From bodies to requests of the generation core."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The Responses API: its answers and events are those of OpenAI, refusals name its own fields."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What routers of vLLM ask of a server: prompts as token ids, facts of the server, metrics by their names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 from typing import Any

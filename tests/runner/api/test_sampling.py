@@ -1,7 +1,5 @@
 """What only an engine that samples can show: seeds, log probabilities, biases and ends, on a real model."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A process of the API accepts what waits on the socket of another one, while it can serve it."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import socket

@@ -1,7 +1,5 @@
 """The API's process as a child: the error that ends its start arrives with its facts."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Chat completions, Responses and Messages tell the same text, reasoning and calls, whole and streamed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Bodies of the Responses and Messages APIs become the body of the same chat."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from typing import Any

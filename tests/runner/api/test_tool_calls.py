@@ -1,7 +1,5 @@
 """Chats whose answers have reasoning and calls."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tools that an answer may call, their form for the template, and refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

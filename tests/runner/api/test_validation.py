@@ -1,7 +1,5 @@
 """A body that does not fit is refused with the field's path, what it must be and what it is, all as facts."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

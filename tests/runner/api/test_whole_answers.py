@@ -1,7 +1,5 @@
 """The API server lets the engine server collect the tokens of an answer that is no stream."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

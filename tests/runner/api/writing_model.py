@@ -1,7 +1,5 @@
 """The real application, over a model that writes given text."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path

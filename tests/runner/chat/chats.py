@@ -1,7 +1,5 @@
 """Chats of every shape that clients send, for tests over many templates. No two texts are the same."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -5,8 +5,6 @@ family; and whether the family reads the calls that the template writes. With th
 whether it reads them from tokens, one by one and at once.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

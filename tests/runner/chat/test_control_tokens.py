@@ -1,7 +1,5 @@
 """What a client sends never becomes a control token of the chat template, unless a setting allows it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

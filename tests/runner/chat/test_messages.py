@@ -1,7 +1,5 @@
 """Calls of tools, their results and reasoning in the messages of a chat."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

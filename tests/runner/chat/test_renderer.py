@@ -1,7 +1,5 @@
 """One client's slow or large chats don't make others wait, and end."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Chat templates: which is taken, what it is given, and what is told of one that does not work."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

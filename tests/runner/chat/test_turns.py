@@ -1,7 +1,5 @@
 """What clients send reaches the model by every kind of template: as it is where the template takes it."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """A runner for a real coglet that streams by ``runner.cog_server`` alone; ``prompt`` names what it does."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

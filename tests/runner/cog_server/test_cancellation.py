@@ -4,8 +4,6 @@ How long that took is printed. The first test also tells if a later Cog submits 
 in another way than ``runner.cog_server.streaming`` joins.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What this runner relies on is in the real coglet; a coglet that lacks it is refused by name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator

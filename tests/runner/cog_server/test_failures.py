@@ -1,7 +1,5 @@
 """The runner's Cog server when what it needs is missing or dies: health, errors, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

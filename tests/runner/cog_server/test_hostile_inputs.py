@@ -1,7 +1,5 @@
 """Inputs of hostile sizes are refused with a code: no process ends or grows, and others are served."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Wrong inputs of every kind are answered by 422 or by a coded error, and the server serves on."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

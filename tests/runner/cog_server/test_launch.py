@@ -1,7 +1,5 @@
 """``CogServer`` leaves nothing behind if its owner is killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

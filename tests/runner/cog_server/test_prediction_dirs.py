@@ -1,7 +1,5 @@
 """What Cog's server leaves of predictions is removed while others are served: what is empty and ours."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from uuid import uuid4

@@ -1,7 +1,5 @@
 """Predictions through the real Cog server: JSON, server-sent events, webhooks, many at once."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

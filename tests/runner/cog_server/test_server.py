@@ -1,7 +1,5 @@
 """Connections to Cog's server come in bursts, and send what they have at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

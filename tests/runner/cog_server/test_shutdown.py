@@ -1,7 +1,5 @@
 """How the runner's Cog server stops: what runs may end, who comes is turned away, and nothing is left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

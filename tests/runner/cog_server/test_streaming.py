@@ -2,8 +2,6 @@
 
 ``test_coglet`` has the rest through coglet itself: threads, context, errors."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import sys

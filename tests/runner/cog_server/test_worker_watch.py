@@ -1,7 +1,5 @@
 """Cog's server and a worker process with the real link, whose event loop answers, hangs, or is stopped."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

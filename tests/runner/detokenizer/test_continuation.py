@@ -1,7 +1,5 @@
 """Text that continues a prompt, where it begins: spaces, characters of several tokens, long prompts."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The detokenizer against ``Tokenizer.decode`` of the whole, with trained tokenizers of every kind."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from functools import cache

@@ -1,7 +1,5 @@
 """Each decoder of the ``tokenizers`` library and odd chains of them, over tokens chosen to be awkward."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from functools import cache

@@ -3,8 +3,6 @@
 The paced engine repeats the prompt, so that each stream has all its tokens.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

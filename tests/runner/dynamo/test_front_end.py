@@ -4,8 +4,6 @@ Three runners serve the tiny model on transformers, greedily: on whichever runne
 be the one that a runner's own API gives.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

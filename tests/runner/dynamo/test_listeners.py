@@ -1,7 +1,5 @@
 """A socket that Dynamo's runtime opens on all addresses answers on the worker's address alone."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

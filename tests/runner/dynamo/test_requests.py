@@ -1,7 +1,5 @@
 """Requests of Dynamo's front ends become messages for the engine server, or errors with a code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

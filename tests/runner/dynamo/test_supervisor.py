@@ -1,7 +1,5 @@
 """The Dynamo worker as a child of the runner: its settings, its environment, a start that fails."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

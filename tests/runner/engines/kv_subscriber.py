@@ -1,7 +1,5 @@
 """A subscriber of KV events, which reads them as routers do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

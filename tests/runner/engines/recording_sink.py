@@ -1,7 +1,5 @@
 """A sink in this process that keeps what an engine reports."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 

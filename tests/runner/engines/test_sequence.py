@@ -1,7 +1,5 @@
 """Stop words and bad words are found where the plain reading of the rule finds them."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """A stand-in for the engine server, whose outputs are given, and generations on it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests that are sent again after the engine was away. The engines are stand-ins."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from typing import Any
 

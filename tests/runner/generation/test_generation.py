@@ -1,7 +1,5 @@
 """The generation core on a real engine server: where a text ends, and what is known of it then."""
 
-from __future__ import annotations
-
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """What a request becomes for the engine server."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Log probabilities of a generation: one for each token of the text."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

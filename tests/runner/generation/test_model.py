@@ -1,7 +1,5 @@
 """What the runner must know of a model, from its files or, before them, from the settings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A generation with an answer form yields parts: stop sequences, log probabilities, counts."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Texts whose beginnings are known have the tokens that the tokenizer gives to the whole."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

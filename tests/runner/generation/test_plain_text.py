@@ -1,7 +1,5 @@
 """Control tokens in plain parts become ordinary tokens; all else is tokenized as the tokenizer does it."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A request without a token by its queue deadline ends with E1012 and is left, so the engine frees it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 

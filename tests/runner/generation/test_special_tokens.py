@@ -1,7 +1,5 @@
 """A client that asks for the model's special tokens reads them in the text, however the tokens arrive."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from typing import Any

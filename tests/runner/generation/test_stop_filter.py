@@ -1,7 +1,5 @@
 """StopFilter against its definition: cut the whole text where the first stop sequence begins."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from collections.abc import Iterator

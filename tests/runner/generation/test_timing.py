@@ -1,7 +1,5 @@
 """Times of a request for clients of Triton."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

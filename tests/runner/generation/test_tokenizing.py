@@ -1,7 +1,5 @@
 """Prompts of any length have the tokens that the tokenizer gives them, and no prompt makes others wait."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import tracemalloc

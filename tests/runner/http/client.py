@@ -1,7 +1,5 @@
 """A client of one connection of HTTP/1.1, fed by hand: no socket, no process."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 

@@ -1,7 +1,5 @@
 """Events come out of a stream the same, whatever pieces it arrives in."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.http.event_stream import EventParser, ServerEvent

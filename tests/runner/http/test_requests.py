@@ -1,7 +1,5 @@
 """Requests of HTTP/1.1 in any pieces, and what is none or exceeds a bound."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 

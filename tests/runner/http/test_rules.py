@@ -1,7 +1,5 @@
 """The HTTP server follows RFC 9110 and RFC 9112."""
 
-from __future__ import annotations
-
 import json
 from email.utils import parsedate_to_datetime
 

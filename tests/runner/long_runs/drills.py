@@ -1,7 +1,5 @@
 """A drill: a process of a loaded server is killed or stopped; its clients and health checks are watched."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

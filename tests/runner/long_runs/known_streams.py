@@ -1,7 +1,5 @@
 """Streams by each API of a server on a paced engine, which repeats the tokens of the prompt."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """What a running server holds: memory, files, threads and shared memory of all its processes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clients that disconnect free the engine; with VLLM_PYTHON, a vLLM engine on this machine's GPU."""
 
-from __future__ import annotations
-
 import os
 from contextlib import ExitStack, closing
 from pathlib import Path

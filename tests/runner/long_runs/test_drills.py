@@ -3,8 +3,6 @@
 ``drills.EXPECTED`` says what clients may lose. No test depends on a time.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

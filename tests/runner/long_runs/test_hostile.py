@@ -4,8 +4,6 @@ No text may be wrong, no process may end, every request is freed, every error ha
 HOSTILE_SECONDS (such as 3600) makes it long.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import multiprocessing

@@ -5,8 +5,6 @@ as streams; some clients disconnect in the middle, some predictions are cancelle
 again. SOAK_REQUESTS (such as 100000) makes it long: then memory, files and threads may not grow either.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """A runner that is watched, for all tests that leave it serving."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """With LOG_FORMAT=json a line of a runner is a flat JSON object; it names its request and tells no text."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is counted is right, other processes read it at any time, and it is told as Prometheus wants it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket

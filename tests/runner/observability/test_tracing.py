@@ -1,7 +1,5 @@
 """One trace holds a client's span, Cog's and ours, with those of the phases, as a collector decodes them."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """A whole runner, its Cog server and its API, watched by all that watches: metrics, log, traces."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """API keys: a blank one is refused at start, and only `Bearer KEY` with a right one is accepted."""
 
-from __future__ import annotations
-
 import pytest
 
 from errors.requests import InvalidInput

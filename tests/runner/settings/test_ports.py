@@ -1,7 +1,5 @@
 """Free ports: no two processes get the same."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

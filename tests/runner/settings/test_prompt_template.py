@@ -1,7 +1,5 @@
 """Prompt, system prompt and template become a text, or one of the four published errors."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import pytest

@@ -1,7 +1,5 @@
 """The server configuration YAML of cog-triton, in its newer and its older layout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

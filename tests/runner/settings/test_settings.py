@@ -1,7 +1,5 @@
 """Every environment variable is read in one place, and a wrong value is told by its name."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

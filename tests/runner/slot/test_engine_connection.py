@@ -1,7 +1,5 @@
 """The slot's connection to an engine server that behaves badly: it connects again, and says what was lost."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import struct

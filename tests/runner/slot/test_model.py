@@ -1,7 +1,5 @@
 """The engine slot in a real Triton, asked over HTTP and gRPC as NVIDIA's backend would be."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The tensor contract of the slot: what a request's tensors mean, and what is refused with which code."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import suppress

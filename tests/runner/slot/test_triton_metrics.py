@@ -1,7 +1,5 @@
 """What the slot publishes on Triton's metrics port; a stand-in for Triton's metrics records it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The slot with a real engine server, in a stand-in of Triton's Python backend."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

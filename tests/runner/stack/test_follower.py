@@ -1,7 +1,5 @@
 """A runner that holds ranks only, beside the engine server of a head; vLLM is the stand-in, without ranks."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """MODEL_ID: the runner has the builder make an engine of a model, as another program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The line of a failure, its likely cause, and when failures are too many."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Health of a server: its status, or no answer."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A supervised process: noticed when it ends, is stopped, or hangs; started again; given up."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Scheduling and malloc: of the worker and Cog's server and all that they start, but not of the engine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

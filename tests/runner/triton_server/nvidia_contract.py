@@ -1,7 +1,5 @@
 """The tensors of NVIDIA's models, tag v0.16.0 of tensorrtllm_backend: name, type and shape of each."""
 
-from __future__ import annotations
-
 _TYPES = {
     "i32": "TYPE_INT32",
     "i64": "TYPE_INT64",

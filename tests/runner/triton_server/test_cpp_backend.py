@@ -3,8 +3,6 @@
 The backend itself is a file that is no backend: Triton's complaint about it is the proof that it got there.
 """
 
-from __future__ import annotations
-
 import ctypes.util
 import os
 import re

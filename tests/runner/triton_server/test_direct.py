@@ -1,7 +1,5 @@
 """Responses of the slot past Triton: in order, before the last one, and never lost in silence."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from contextlib import closing

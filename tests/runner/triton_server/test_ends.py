@@ -1,7 +1,5 @@
 """Tritons that each end in their own way: they hang, are given up, stop, are closed."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

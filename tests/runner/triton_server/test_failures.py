@@ -1,7 +1,5 @@
 """The engine server, Triton and its stubs fail: errors, reasons, failures' lines, restarts."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

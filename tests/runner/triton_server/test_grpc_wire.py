@@ -1,7 +1,5 @@
 """Requests on the wire: whatever protobuf would parse within the bounds passes, all else is one error."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """What the runner takes for a sign of life of Triton, a stand-in that answers so (``misbehaving_server``)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

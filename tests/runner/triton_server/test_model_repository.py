@@ -1,7 +1,5 @@
 """The model repository that Triton loads is rendered whole, or not at all with the key's name."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

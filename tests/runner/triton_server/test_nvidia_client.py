@@ -1,7 +1,5 @@
 """The client of NVIDIA's backend, against our Triton and one with a stand-in of that backend."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The requests of NVIDIA's clients (tensorrtllm_backend v0.16.0): same tensors, options and outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests for, and answers of, models of other versions of NVIDIA's backend; and where such a Triton is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Why Triton can't be started is told by a code, and whatever happens nothing is left behind."""
 
-from __future__ import annotations
-
 import ctypes.util
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Statistics of models, made of Triton's metrics."""
 
-from __future__ import annotations
-
 import pytest
 
 from errors.triton import TritonUnavailable

@@ -1,7 +1,5 @@
 """Triton that aborts while it starts. A stand-in for tritonserver: the real one aborts by chance."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

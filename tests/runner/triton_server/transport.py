@@ -1,7 +1,5 @@
 """A stand-in for a socket: what a connection of the front writes stays in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref

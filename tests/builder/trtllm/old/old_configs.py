@@ -1,7 +1,5 @@
 """Configs as they were written for TensorRT-LLM 0.5 to 0.12, one of each shape that is known."""
 
-from __future__ import annotations
-
 LLAMA_7B, LLAMA_13B = "meta-llama/Llama-2-7b-chat-hf", "meta-llama/Llama-2-13b-chat-hf"
 
 QUICK_START = """

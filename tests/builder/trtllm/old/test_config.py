@@ -1,7 +1,5 @@
 """Every config ever written for cog-trt-llm builds, and what became of its words is told, a line each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

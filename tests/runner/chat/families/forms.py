@@ -1,7 +1,5 @@
 """Each family's way of writing a message, with its tokens: what the property tests read back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

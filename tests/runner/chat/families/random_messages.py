@@ -1,7 +1,5 @@
 """Random messages that a model may want to write, with texts that look like markers."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Generated answers of each family, cut into steps in every way, give the same message."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

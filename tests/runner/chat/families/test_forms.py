@@ -1,7 +1,5 @@
 """What single families write beyond the forms of ``forms.py``."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

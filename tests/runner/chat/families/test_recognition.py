@@ -1,7 +1,5 @@
 """A model's family is the one that reads what its chat template writes, or is named by a setting."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where no family fits, the model's own description of its answers (``response_template``) makes one."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

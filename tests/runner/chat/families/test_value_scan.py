@@ -1,7 +1,5 @@
 """Where a value of JSON ends does not depend on how its text is split."""
 
-from __future__ import annotations
-
 import pytest
 
 from runner.chat.families.markers import Markers

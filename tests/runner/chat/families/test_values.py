@@ -1,7 +1,5 @@
 """Values that models write as text have the types that the tool's schema tells."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How models of each family write a message."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

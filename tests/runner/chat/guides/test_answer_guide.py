@@ -1,7 +1,5 @@
 """Guided answers of random tokens, of any family: calls of the tools, whose arguments fit their schemas."""
 
-from __future__ import annotations
-
 import json
 import random
 import tracemalloc

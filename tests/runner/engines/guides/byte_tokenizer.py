@@ -1,7 +1,5 @@
 """A tokenizer for the small random models: a token for each byte, some for pairs, and an end token."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers

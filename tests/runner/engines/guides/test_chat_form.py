@@ -1,7 +1,5 @@
 """A chat's form: its parts are followed as they are alone, and errors tell which part is wrong."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a guide costs is limited: to check, to compile, to follow, and to keep. Others don't wait for it."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

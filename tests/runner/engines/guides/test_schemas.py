@@ -1,7 +1,5 @@
 """What a schema's guide allows is valid by a JSON Schema validator. What has no effect changes nothing."""
 
-from __future__ import annotations
-
 import json
 from decimal import Decimal
 from typing import Any

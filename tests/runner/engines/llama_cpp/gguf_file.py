@@ -1,7 +1,5 @@
 """GGUF files of random llama models, written from transformers' weights as llama.cpp's converter does."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Outputs are short: the KV cache has 16 bits a number, and a random model's scores are often close.
 """
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("torch", reason="runs in the engine environment")

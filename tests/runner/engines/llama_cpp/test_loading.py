@@ -1,7 +1,5 @@
 """What can't be loaded is refused with its reason, and a library of another layout is not used."""
 
-from __future__ import annotations
-
 from ctypes import CDLL
 from pathlib import Path
 from typing import Any

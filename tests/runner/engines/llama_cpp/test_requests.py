@@ -1,7 +1,5 @@
 """What a request asks of the ``llama_cpp`` engine, from seeds to guides, is as in the transformers engine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The paced engine: the prompt again and again, a token at a time, never faster than told."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The simulated prefix cache of the paced engine, and the events that it publishes."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

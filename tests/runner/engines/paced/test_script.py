@@ -1,7 +1,5 @@
 """Scripted answers: the exact tokens of a rule, their end, and rules that are wrong."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import textwrap

@@ -1,7 +1,5 @@
 """Triton starts while its engine is still being fetched; whatever becomes of one of them, both end well."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -1,7 +1,5 @@
 """What an engine can't run is refused before it, with the name of what is wrong and what to do instead."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The engine server's client for an event loop, against a real engine server and one that misbehaves."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

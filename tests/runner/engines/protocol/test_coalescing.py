@@ -1,7 +1,5 @@
 """Coalescing by a fake clock: how many tokens a chunk has, for each step of the engine and load."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

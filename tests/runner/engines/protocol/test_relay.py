@@ -1,7 +1,5 @@
 """The relay: all arrives once and in order, alone when there is time and together when there is none."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -1,7 +1,5 @@
 """Frames over a socket: whatever way the bytes arrive, the messages are those that were sent, in order."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

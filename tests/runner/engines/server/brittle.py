@@ -3,8 +3,6 @@
 Kinds: ``brittle`` and ``brittle_child``, and ``paced_child``, the paced engine in a child.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Engine servers for the tests of this folder, by the kind of their engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

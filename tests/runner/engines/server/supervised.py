@@ -1,7 +1,5 @@
 """An engine server that the runner's supervisor starts, with the runner's client of it."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator

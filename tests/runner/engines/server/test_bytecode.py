@@ -1,7 +1,5 @@
 """Libraries that come without bytecode are compiled once, not at each start; others are left alone."""
 
-from __future__ import annotations
-
 import compileall
 import os
 import shutil

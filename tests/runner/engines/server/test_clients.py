@@ -1,7 +1,5 @@
 """Many clients of one engine server: none sees, delays or ends another's requests."""
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """Faults inside the engine server: each costs what it concerns, and nothing else."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """The engine server's process: how it loads, waits, ends, and what it leaves then."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

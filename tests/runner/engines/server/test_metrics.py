@@ -1,7 +1,5 @@
 """The engine server's counts: exact, and continued by the next engine server."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

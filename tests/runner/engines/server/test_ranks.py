@@ -1,7 +1,5 @@
 """Two ranks under a real mpirun: they serve as one, and the end of any process ends all."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """A request from Submit to its one end: in the engine server's own process and in a child."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

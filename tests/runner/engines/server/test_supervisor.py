@@ -1,7 +1,5 @@
 """The engine server as the runner supervises it: why it does not start, and that it is started again."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """What an engine server keeps for a client that does not read is bounded by its bytes, whatever it is."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from contextlib import suppress

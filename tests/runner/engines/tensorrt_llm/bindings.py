@@ -1,7 +1,5 @@
 """The stand-in for TensorRT-LLM's bindings, in this process."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """The tensorrt_llm engine over a stand-in of the bindings: tokens, ends, errors, cancelling, figures."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """NVIDIA's parameters become the executor's configuration; a wrong one is told, never dropped."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from operator import attrgetter

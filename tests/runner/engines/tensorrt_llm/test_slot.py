@@ -1,7 +1,5 @@
 """A compiled engine served: real Triton, real Cog, real mpirun; TensorRT-LLM itself is a stand-in."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Tensors of a request reach TensorRT-LLM as torch's, in their types and shapes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Engines of the LLM API for the tests: a folder, and the engine server that runs the stand-in on it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

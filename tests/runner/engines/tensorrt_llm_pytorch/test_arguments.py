@@ -1,7 +1,5 @@
 """Arguments of the LLM API: the engine's own, and the server configuration's, which override them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The LLM API's engine over a stand-in of the library: tokens, ends, errors, cancelling, figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the LLM API gets as a guide, checked here first, and as a tensor."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

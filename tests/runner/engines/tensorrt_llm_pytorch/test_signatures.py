@@ -1,7 +1,5 @@
 """The stand-in has NVIDIA's published signatures, and the adapter uses nothing else of the library."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """An engine of the LLM API (the stand-in) that the builder made, served through real Triton and the API."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The KV cache on a CPU takes memory for running sequences and the latest prefixes, and for nothing else."""
 
-from __future__ import annotations
-
 import array
 import mmap
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A chat template gives the same text here as in ``transformers``, for templates that use all they may."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

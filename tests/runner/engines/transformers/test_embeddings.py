@@ -1,7 +1,5 @@
 """Embeddings of the ``transformers`` engine are those that its model gives by itself."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

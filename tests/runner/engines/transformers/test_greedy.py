@@ -1,7 +1,5 @@
 """Greedy output of the ``transformers`` engine is ``model.generate``'s, whatever else it does meanwhile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """With a guide even a random model's output is what was asked for, and nobody else's output changes."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What the engine relies on inside transformers' continuous batching; fails when an update changes it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

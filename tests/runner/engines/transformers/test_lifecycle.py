@@ -1,7 +1,5 @@
 """Cancelled, refused and crashed: the ``transformers`` engine frees, reports once, and serves the others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the ``transformers`` engine loads, what it refuses, and that nobody else pays for its imports."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What a request asks of the ``transformers`` engine, from seeds to stop words, holds beside any other."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("torch", reason="runs in the engine environment")

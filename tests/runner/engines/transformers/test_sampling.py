@@ -1,7 +1,5 @@
 """Draws follow the distribution they should, truncation is exact, and a draw depends on its seed alone."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Small random models, served by the ``transformers`` engine, and what ``model.generate`` answers."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """LoRA adapters for tests: what the stand-ins read of one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

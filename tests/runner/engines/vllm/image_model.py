@@ -1,7 +1,5 @@
 """A tiny LLaVA: all that vLLM's processor of images needs, with weights that nothing reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """vLLM's environment."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

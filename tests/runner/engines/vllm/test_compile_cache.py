@@ -1,7 +1,5 @@
 """When the real vLLM uses graphs that it compiled before. On a processor: there is no GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The process that waits for the core's work, without vLLM: what it can't import, it leaves."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The vLLM adapter against a stand-in of vLLM's inner interface, in a real engine server."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Guides on the vllm engine, over a stand-in for vLLM: checked here, handed over as vLLM wants them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

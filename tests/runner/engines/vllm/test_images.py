@@ -1,7 +1,5 @@
 """Images by vLLM's own processor and engine core, over the stand-in for a GPU."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

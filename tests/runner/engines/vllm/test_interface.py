@@ -1,7 +1,5 @@
 """The real vLLM has what the adapter uses. Run by ``make test-vllm`` and ``make test-gpu``."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The machines of an engine meet, compare what they were started with, and notice that one is lost."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

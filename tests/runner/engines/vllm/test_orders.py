@@ -1,7 +1,5 @@
 """Orders to a vLLM engine while it serves: LoRA adapters, sleep and wake."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

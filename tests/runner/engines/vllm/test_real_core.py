@@ -1,7 +1,5 @@
 """vLLM's own engine core below the engine server, over the stand-in for a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 Both nodes are on this machine, at two addresses of loopback; their ranks use Gloo.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

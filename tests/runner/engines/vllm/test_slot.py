@@ -1,7 +1,5 @@
 """A vLLM engine (the stand-in) through real Triton: what only this kind gives, in the slot's tensors."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shutil

@@ -1,7 +1,5 @@
 """vLLM engines for the tests: a folder, and the engine server that runs the stand-in on it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Triton's gRPC API as a client has it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

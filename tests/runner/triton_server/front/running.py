@@ -1,7 +1,5 @@
 """The front of a server under test, and requests to it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Requests of Triton's HTTP API on one connection: what is held of them, and answers that fail."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 

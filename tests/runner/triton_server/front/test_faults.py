@@ -1,7 +1,5 @@
 """The front, Triton or the engine server ends or is stopped; requests up to the limit; keys."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

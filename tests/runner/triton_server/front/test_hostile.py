@@ -1,7 +1,5 @@
 """The front before a real Triton: clients that disconnect, and slow ones."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable

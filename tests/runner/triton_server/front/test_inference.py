@@ -1,7 +1,5 @@
 """Inference calls and the client of Triton by themselves, with a stand-in of Triton. No process."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Inference requests in JSON: their tensors, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

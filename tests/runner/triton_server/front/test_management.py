@@ -1,7 +1,5 @@
 """The endpoints that manage Triton, opened by TRITON_MANAGEMENT."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

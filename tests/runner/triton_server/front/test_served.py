@@ -1,7 +1,5 @@
 """The front before a real Triton: the same answers, types, statistics."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

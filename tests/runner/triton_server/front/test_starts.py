@@ -1,7 +1,5 @@
 """Calls wait for Triton one of each client in turn, and those that end meanwhile never begin."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

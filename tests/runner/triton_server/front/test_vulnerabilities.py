@@ -1,7 +1,5 @@
 """What is known to end or to take over Triton 2.51 does not reach it (docs/security.md names each CVE)."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Triton's side of a gRPC connection: a server of the library h2, in memory."""
 
-from __future__ import annotations
-
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event

@@ -1,7 +1,5 @@
 """The connection to Triton's gRPC API; a server of the library h2 at the other end. No process."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

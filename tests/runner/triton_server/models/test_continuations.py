@@ -1,7 +1,5 @@
 """The ensemble on a SentencePiece-like tokenizer: text that continues the prompt's, and all end tokens."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

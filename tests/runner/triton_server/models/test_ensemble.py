@@ -1,7 +1,5 @@
 """Triton's ensemble, text in and text out, asked as the documents of cog-triton and of others ask it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The models before and behind the engine slot, asked alone: text to token ids and back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Calls of clients by gRPC: their answers, their ends, and what Triton gets of them. No process."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import struct

@@ -1,7 +1,5 @@
 """HTTP/2 connections of clients, fed by hand: floods, bombs, windows that stay closed. No process."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Callable
