@@ -71,7 +71,6 @@ class Watch:
 
     @property
     def grown_mib(self) -> float:
-        """The most that the process had more than at the beginning."""
         return self._most_mib - self._first_mib
 
     @property
@@ -90,13 +89,11 @@ def resident_mib(pid: int) -> float:
 
 
 def request(path: str, body: bytes, *headers: str, method: str = "POST") -> bytes:
-    """Return a request of HTTP/1.1 with a JSON body."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
 def chunked(path: str, chunks: Iterable[bytes], *headers: str) -> bytes:
-    """Return a request with a body in chunks."""
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
     head = "\r\n".join([*lines, "Transfer-Encoding: chunked", "", ""]).encode()
     return head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks) + b"0\r\n\r\n"
@@ -125,7 +122,6 @@ def received(connection: socket.socket, silence_s: float = _TIMEOUT_S) -> bytes:
 
 
 def is_complete(data: bytes | bytearray) -> bool:
-    """Return whether ``data`` ends with a whole response that has a Content-Length."""
     end = data.find(b"\r\n\r\n")
     lengths = [line for line in data[:end].lower().split(b"\r\n") if line.startswith(b"content-length:")]
     return bool(lengths) and end >= 0 and len(data) - end - 4 >= int(lengths[0].partition(b":")[2])

@@ -92,7 +92,6 @@ def run(tmp_path: Path, **keys: Any) -> tuple[Manifest, Path]:
 
 
 def tensors_of(engine: Path) -> dict[str, bytes]:
-    """Return the bytes of every tensor, by name, read from the safetensors files by their format."""
     found: dict[str, bytes] = {}
     for path in engine.glob("*.safetensors"):
         content = path.read_bytes()
@@ -133,7 +132,6 @@ class Payload:
 
 
 def zipped(pickled: bytes) -> bytes:
-    """Return a pickle in the format that torch writes today."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("archive/data.pkl", pickled)

@@ -247,6 +247,5 @@ def test_a_second_builder_in_the_same_place_is_told_that_it_is_busy(
 
 
 def hanging_worker(server: CogServer) -> int:
-    """Return the worker of the last build that hangs; 0 if none does."""
     found = re.findall(r"hanging, worker (\d+)", "\n".join(server.log))
     return int(found[-1]) if found else 0

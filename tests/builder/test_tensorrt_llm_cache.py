@@ -25,7 +25,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Reposit
 
 class TestBuildCache:
     def lines(self, machine: Path, keys: dict[str, Any]) -> list[str]:
-        """Return what is told of the two results, without places."""
         lines = run(machine, keys)[2]
         told = [line for line in lines if line.startswith(("engine: ", "checkpoint: "))]
         return [line.split(" from ")[0] for line in told]

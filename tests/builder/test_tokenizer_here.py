@@ -22,7 +22,6 @@ def made(named: Path | str) -> tuple[Path, list[str]]:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Provide a model's folder without weights."""
     folder = tmp_path / "small-model"
     folder.mkdir()
     make_tokenizer().save(str(folder / "tokenizer.json"))

@@ -24,7 +24,6 @@ def write_config(folder: Path, keys: Mapping[str, Any]) -> Path:
 
 
 def built(folder: Path, keys: Mapping[str, Any]) -> tuple[Manifest, Path]:
-    """Return the manifest, and a folder with the engine unpacked."""
     tar, target = folder / "engine.tar", folder / "engine"
     manifest = build(write_config(folder, keys), tar, report=lambda line: None)
     with tar.open("rb") as stream:

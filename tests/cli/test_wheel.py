@@ -108,7 +108,6 @@ def test_it_measures_each_layer(installed: Path, ports: dict[str, str], tmp_path
 
 
 def _run(installed: Path, ports: dict[str, str], folder: Path, *arguments: str) -> str:
-    """Run the command in ``folder``; return what it prints."""
     unset = (ENGINE_PYTHON_VARIABLE, "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if name not in unset}
     places = {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
@@ -125,5 +124,4 @@ def _run(installed: Path, ports: dict[str, str], folder: Path, *arguments: str) 
 
 
 def _files(folder: Path) -> set[Path]:
-    """All but byte code, which Python writes."""
     return {path for path in folder.rglob("*") if "__pycache__" not in path.parts}

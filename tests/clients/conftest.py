@@ -74,8 +74,6 @@ class Server:
 
 
 class Runner(Server):
-    """A runner on free ports; close it."""
-
     def __init__(self, folder: Path, *engine: str, **environment: str) -> None:
         self._ports = dict(zip(DEFAULT_PORTS, free_ports(len(DEFAULT_PORTS)), strict=True))
         self.cog_url = self._url("PORT")

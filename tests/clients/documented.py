@@ -23,8 +23,6 @@ _SHELL = ["bash", "-euc"]
 
 @dataclass(frozen=True)
 class Block:
-    """What a page shows to type."""
-
     section: str
     language: str
     text: str

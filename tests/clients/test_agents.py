@@ -20,7 +20,6 @@ class City(BaseModel):
 
 @pytest.fixture
 def asked() -> list[str]:
-    """Return the cities that the tool was called with."""
     return []
 
 

@@ -37,7 +37,6 @@ def program(name: str) -> str:
 
 @pytest.fixture
 def poem(workspace: Path) -> Iterator[Path]:
-    """Provide the file that agents have to write."""
     path = workspace / "poem.txt"
     yield path
     path.unlink(missing_ok=True)

@@ -54,7 +54,6 @@ _TOKENIZERS = {
 
 @pytest.fixture
 def templates(tmp_path: Path) -> Path:
-    """Fetch the templates and return their folder."""
     return sdist_files(_NAME, _SHA256, rf"{_FOLDER}[^/]+\.jinja", tmp_path) / _FOLDER
 
 

@@ -51,7 +51,6 @@ def user(text: str) -> dict[str, Any]:
 
 
 def chat(client: openai.OpenAI, model: str, messages: list[Any], *, streams: bool, **more: Any) -> Any:
-    """Return the whole answer of a chat, by a stream or not."""
     asked = {"model": model, "messages": messages, "tools": TOOLS, **more}
     if not streams:
         return client.chat.completions.create(**asked)

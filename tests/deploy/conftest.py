@@ -27,7 +27,6 @@ def kustomize() -> tuple[str, ...]:
 
 @cache
 def built(folder: Path) -> tuple[Document, ...]:
-    """Build a kustomization and return its documents."""
     run = subprocess.run([*kustomize(), str(folder)], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return tuple(yaml.safe_load_all(run.stdout))

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[tuple[str, str], Document]:
-    """Return the schemas by apiVersion and kind."""
     found = {}
     for path in Path(os.environ["COG_TRITON_CRDS"]).rglob("*.y*ml"):
         for definition in _definitions(path):

@@ -62,7 +62,6 @@ def test_a_build_config_can_be_planned(block: Block) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return what the commands name: this repository's folders, and files of a reader."""
     folder = tmp_path_factory.mktemp("typed")
     for name in ("builder", "scripts"):
         (folder / name).symlink_to(SOURCE_ROOT / name)
@@ -82,7 +81,6 @@ def test_commands_do_what_they_say(block: Block, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def environment(folder: Path) -> Iterator[dict[str, str]]:
-    """Yield the variables of a runner that serves the tiny model."""
     ports = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
     variables = ports | {"TMPDIR": str(folder), "COG_TRITON_CACHE": str(folder / "cache")}
     command = [sys.executable, "-m", "cli", "build", TINY / "config.yaml", "-o", folder / "tiny.tar"]
@@ -109,7 +107,6 @@ def test_commands_work_with_a_served_model(block: Block, folder: Path, environme
 
 
 def typed(commands: str, folder: Path, variables: dict[str, str]) -> str:
-    """Run the commands, which must succeed, and return their output."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", _STRICT_CURL + commands],

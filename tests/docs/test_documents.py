@@ -55,7 +55,6 @@ _NOT_OURS = ("cog", "dynamo", "pip", "http", "vllm", "venv")
 
 
 def anchors(document: Path) -> set[str]:
-    """Return the anchors that GitHub gives to the headings."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

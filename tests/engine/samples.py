@@ -49,7 +49,6 @@ def write_files(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Every file below ``folder`` but the manifest."""
     paths = (path for path in folder.rglob("*") if path.is_file())
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     files.pop("engine_manifest.json", None)
@@ -57,7 +56,6 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def packed(folder: Path, files: dict[str, bytes] = FILES, facts: EngineFacts = FACTS) -> Path:
-    """Return an engine.tar of ``files``, made in ``folder``."""
     tar = folder / "packed" / "engine.tar"
     pack(write_files(folder / "source", files), facts, tar)
     return tar
@@ -78,12 +76,10 @@ def handmade_tar(
 
 
 def legacy_tar(*more: tuple[tarfile.TarInfo | str, bytes]) -> bytes:
-    """Return a tar as the original cog-trt-llm made it, without a manifest, and ``more`` after it."""
     return handmade_tar([*LEGACY_FILES.items(), *more])
 
 
 def everything_in(folder: Path) -> list[str]:
-    """Every name below ``folder``, to see that nothing was left."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 

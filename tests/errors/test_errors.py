@@ -104,7 +104,6 @@ def test_the_table_has_one_row_for_each_code_in_order() -> None:
 
 
 def sent(error: CodedError) -> CodedError:
-    """Encode and decode an error by both encodings."""
     for encode, decode in ENCODINGS:
         error = decode(encode(WireError.of(error)), type=WireError).restore()
     return error
@@ -126,7 +125,6 @@ def all_classes() -> list[type[CodedError]]:
 
 
 def raised_with_numbers(error: type[CodedError]) -> CodedError:
-    """Return an error whose facts are all numbers."""
     if error is PromptTooLong:
         return PromptTooLong(prompt_tokens=2, max_input_tokens=1)
     fields = {field for _, field, _, _ in string.Formatter().parse(error.template) if field}

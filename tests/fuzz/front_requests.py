@@ -87,7 +87,6 @@ def generate_document(choices: Choices) -> bytes:
 
 
 def infer_body(choices: Choices) -> tuple[bytes, int | None]:
-    """Return a body, and how many bytes of it are JSON."""
     inputs, binary = [], b""
     for _ in range(choices.below(5)):
         tensor: dict[str, object] = {"name": choices.of(_NAMES), "datatype": choices.of(_TYPES)}

@@ -58,7 +58,6 @@ def short_life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def refused(source: str) -> str:
-    """Return the sentence with which a template, in its own process, is refused."""
     with pytest.raises(CodedError) as raised:
         ChatTemplate({"default": source}, {}, "hostile").render(ASKED)
     check_refusal(raised.value, "E17")

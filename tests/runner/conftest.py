@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let servers make their files in pytest's folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
         yield

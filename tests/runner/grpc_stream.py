@@ -50,7 +50,6 @@ class GrpcStream:
         return outputs, response.parameters["triton_final_response"].bool_param
 
     def receive_all(self) -> list[dict[str, Any]]:
-        """Return the outputs of all responses of one request."""
         responses, is_last = [], False
         while not is_last:
             outputs, is_last = self.receive()

@@ -8,7 +8,6 @@ from runner.probe import QUESTIONS
 
 
 def answers(port: int) -> dict[str, bool]:
-    """Ask all questions as an orchestrator does, and return the answers."""
     return {question: ask(port, question).returncode == 0 for question in QUESTIONS}
 
 

@@ -48,8 +48,6 @@ _HEAD = ("", "start, s", "memory, MB", "first token, ms", "tokens/s", "tokens/s,
 
 @dataclass
 class Figures:
-    """Figures of one server, of all rounds."""
-
     starts_s: list[float] = field(default_factory=list)
     memory_mb: list[float] = field(default_factory=list)
     first_ms: list[float] = field(default_factory=list)

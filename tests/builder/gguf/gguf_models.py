@@ -23,7 +23,6 @@ Weights = dict[str, NDArray[np.float32]]
 
 
 def weights(architecture: str, *, tied: bool = False) -> Weights:
-    """Return random weights under transformers' names."""
     random = np.random.default_rng(1)
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (VOCABULARY, HIDDEN),

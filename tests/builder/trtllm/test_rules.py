@@ -35,7 +35,6 @@ def config(
     quantize: dict[str, Any] | None = None,
     **keys: Any,
 ) -> BuildConfig:
-    """Return a llama config with a quantized checkpoint if ``quantize`` is given, else a converted one."""
     name, script = (
         ("quantize", "quantize.py") if quantize is not None else ("convert_to_ft", "convert_checkpoint.py")
     )

@@ -26,7 +26,6 @@ def index(*shards: str) -> bytes:
 
 
 def files(weights: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the tiny model with other ``weights``."""
     whole = tiny_model.files()
     return {name: whole[name] for name in whole if not name.endswith((".safetensors", ".bin"))} | weights
 

@@ -8,7 +8,7 @@ import pytest
 
 from builder.config.file import parse_config
 from engine.directory import load
-from engine.end_ids import read_json, tokenizer_end_id
+from engine.end_ids import tokenizer_end_id
 from engine.tar.manifestless import describe
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.coded_error import CodedError
@@ -62,12 +62,6 @@ def test_a_compiled_config_that_is_none_is_refused(tmp_path: Path, mapping: str,
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(CodedError, match="E13"):
         read_compiled_config(tmp_path)
-
-
-def test_an_engines_json_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes(DEEP)
-    with pytest.raises(CodedError, match="E13"):
-        read_json(tmp_path / "config.json")
 
 
 def test_an_engine_whose_config_has_a_number_in_place_of_an_object_is_refused(tmp_path: Path) -> None:

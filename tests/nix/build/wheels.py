@@ -16,7 +16,6 @@ def make_wheel(
     damaged: str | None = None,
     executable: frozenset[str] = frozenset(),
 ) -> Path:
-    """Return a wheel of ``files``; RECORD has a wrong hash for ``damaged``."""
     info = f"{name}-1.0.dist-info"
     members = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode()}
     if entry_points:

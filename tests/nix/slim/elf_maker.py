@@ -33,7 +33,6 @@ class Image:
     flags: int | None = None
 
     def packed(self) -> bytes:
-        """Header and payload, as in a file."""
         start = _STARTS[self.compression] if self.kind == ELF else b""
         payload = start + self.payload
         padded = payload + bytes(-len(payload) % 8)
@@ -77,7 +76,6 @@ class LibraryMaker:
     extra_pointers: dict[int, int] = field(default_factory=dict)
 
     def made(self) -> bytes:
-        """Return the file's bytes."""
         text = b"\xcc" * 24 + struct.pack("<I", 0xBA55ED50) + b"\xcc" * 36  # code that mentions the magic
         blobs: list[tuple[str, int, int, bytes]] = [
             (".text", 1, _CODE, text),
@@ -148,5 +146,4 @@ def _padded_end(blobs: Sequence[tuple[str, int, int, bytes]]) -> int:
 
 
 def library(*containers: bytes) -> bytes:
-    """Return a library whose `.nv_fatbin` holds the containers, each registered."""
     return LibraryMaker(containers=containers).made()

@@ -22,7 +22,6 @@ FOREIGN = container(Image(ELF, 90))
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Provide a tree with one library in a folder."""
     tree = tmp_path / "site-packages"
     (tree / "torch").mkdir(parents=True)
     (tree / "torch" / "libtorch_cuda.so").write_bytes(library(FAT, FOREIGN, FAT))

@@ -71,7 +71,6 @@ def listed(cuobjdump: Path, library: Path) -> Counter[str]:
 
 
 def extracted(cuobjdump: Path, library: Path, architecture: str, folder: Path) -> list[bytes]:
-    """Return the machine code for an architecture by NVIDIA's program, in the library's order."""
     folder.mkdir()
     command = [str(cuobjdump), "--extract-elf", f".{architecture}.", str(library)]
     subprocess.run(command, capture_output=True, cwd=folder, check=True)

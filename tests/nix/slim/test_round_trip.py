@@ -41,7 +41,6 @@ groups = st.lists(st.lists(images, max_size=6), max_size=4)
 
 
 def _kept(images: list[Image], sm: int) -> list[Image]:
-    """Return the images that the rule keeps: test_rule.py tests it."""
     entries = [
         Entry(place, 64, Kind(one.kind), one.sm, VARIANTS[one.variant]) for place, one in enumerate(images)
     ]

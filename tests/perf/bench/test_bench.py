@@ -24,7 +24,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def cells(text: str, first: str) -> list[str]:
-    """Return the other cells of a table's row."""
     row = next(line for line in text.splitlines() if line.startswith(f"| {first} "))
     return [cell.strip() for cell in row.split("|")[2:-1]]
 

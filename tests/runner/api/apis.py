@@ -19,8 +19,6 @@ CHAT_TEMPLATE = (
 
 
 class APIClient:
-    """A client of an API; close it."""
-
     def __init__(self, port: int) -> None:
         self.port = port
         self.url = f"http://{HOST}:{self.port}"
@@ -46,13 +44,11 @@ class APIClient:
         return documents
 
     def refused(self, path: str, status: int, **body: Any) -> dict[str, Any]:
-        """Return the error's object."""
         response = self.post(path, **body)
         assert response.status_code == status, response.text
         return error_of(response)
 
     def events(self, path: str, **body: Any) -> list[dict[str, Any]]:
-        """All events of a stream, which must end as it should."""
         response = self.post(path, stream=True, **body)
         assert response.status_code == 200, response.text
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -75,8 +71,6 @@ class APIClient:
 
 
 class API(APIClient):
-    """A runner with the API."""
-
     def __init__(self, model: PacedModel, folder: Path, **environment: str) -> None:
         super().__init__(*free_ports(1))
         ours = {"OPENAI_PORT": str(self.port), "OPENAI_HOST": HOST}
@@ -90,7 +84,6 @@ class API(APIClient):
 
 
 def data_of(text: str) -> list[str]:
-    """Return the data of the events of a whole stream."""
     return [event.data.decode() for event in EventParser().feed(text.encode())]
 
 

@@ -47,8 +47,6 @@ class CommandFailed(AssertionError):
 
 
 class Browser:
-    """One Chromium, with a new profile; close it."""
-
     def __init__(self, folder: Path) -> None:
         assert CHROMIUM is not None
         commands, self._to = (_high(fd) for fd in os.pipe())
@@ -116,8 +114,6 @@ class Browser:
 
 
 class Page:
-    """A tab with cookies and storage of its own; close it."""
-
     def __init__(self, browser: Browser, session: str, context: str, url: str) -> None:
         self._browser, self._session, self._context = browser, session, context
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -130,7 +126,6 @@ class Page:
         return self._browser.call(method, self._session, **params)
 
     def run(self, script: str) -> Any:
-        """Return the value of a JavaScript expression; promises are awaited."""
         answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -207,7 +202,6 @@ class Page:
         return [event["params"]["request"]["url"] for event in self._seen("Network.requestWillBeSent")]
 
     def complaints(self) -> list[str]:
-        """Return the complaints of the browser and the page's scripts."""
         logged = [str(event["params"]["entry"]) for event in self._seen("Log.entryAdded")]
         return logged + [str(event["params"]) for event in self._seen("Runtime.exceptionThrown")]
 

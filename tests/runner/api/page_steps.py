@@ -16,7 +16,6 @@ OPEN_GROUPS = "for (const group of $('more').children) group.open = true"
 
 
 def answer_by(page: Page, *events: str) -> None:
-    """Replace the page's next streams by one of these events."""
     text = "".join(f"data: {event}\n\n" for event in events)
     page.run(f"window.fetch = async () => new Response({json.dumps(text)}), 0")
 

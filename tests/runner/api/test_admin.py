@@ -82,7 +82,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def api(folder: Path) -> Iterator[APIAlone]:
-    """Two processes of the API in front of the stand-in of vLLM."""
     source, tar = folder / "source", folder / "engine.tar"
     make_adapter(source / "lora" / "french", 3)
     tokenizer = make_tokenizer()

@@ -85,13 +85,6 @@ def test_streams_of_n_texts_are_told_apart_by_index(api: API) -> None:
     assert all(each[-1] == "length" and not any(each[:-1]) for each in reasons.values())
 
 
-@pytest.mark.parametrize("stop", ["machine", ["learning?", "machine", "is never"]])
-def test_a_stop_sequence_ends_the_text_before_itself(api: API, stop: str | list[str]) -> None:
-    answer = api.ask(TEXT, prompt=QUESTION, stop=stop, max_tokens=50)
-    assert answer["choices"][0]["text"] == "What is "
-    assert answer["choices"][0]["finish_reason"] == "stop"
-
-
 def test_echo_begins_with_the_prompt(api: API) -> None:
     for prompt in ("Earth", api.model.ids("Earth")):
         text = api.ask(TEXT, prompt=prompt, echo=True, max_tokens=2)["choices"][0]["text"]

@@ -150,38 +150,6 @@ def test_without_the_engine_it_is_503_with_a_time_to_come_again(paced: PacedMode
     api.close()
 
 
-def test_without_triton_it_serves(strict: API) -> None:
-    triton = strict.triton.service.stack.triton
-    assert triton.pid is not None
-    restarts = triton.restarts
-    with strict.streaming(TEXT, prompt="Earth", max_tokens=40) as events:
-        next(events)
-        os.kill(triton.pid, signal.SIGKILL)
-        wait_until(lambda: triton.down_reason)
-        assert strict.ask(TEXT, prompt="Earth", max_tokens=1)
-        assert list(events)[-1] == "[DONE]"
-    wait_until(lambda: triton.restarts == restarts + 1 and triton.is_serving)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_an_api_that_is_killed_or_stopped_is_started_again_and_its_clients_only_wait(
-    strict: API, number: signal.Signals
-) -> None:
-    service = strict.triton.service
-    assert service.openai is not None
-    (server,) = service.openai.processes
-    assert server.pid is not None
-    restarts = server.restarts
-    os.kill(server.pid, number)
-    wait_until(lambda: not strict.triton.run(service.is_healthy()))
-    assert server.down_reason is not None
-    wait_until(lambda: server.restarts == restarts + 1)
-    assert httpx.post(strict.url + TEXT, json={"prompt": "Earth", "max_tokens": 1}, headers=KEY, timeout=300)
-    wait_until(lambda: strict.triton.run(service.is_healthy()))
-    failures = [line for line in strict.triton.log if line.startswith("api failed: ")]
-    assert number.name in failures[-1]
-
-
 def test_a_port_that_is_taken_is_told_with_its_variable(paced: PacedModel, tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -30,7 +30,6 @@ SCHEMA: dict[str, Any] = {
 }
 SCHEMA_GUIDE = Guide("json_schema", msgspec.json.encode(SCHEMA).decode())
 FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "strict": True, "schema": SCHEMA}}
-WRONG_FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "schema": {"not": {}}}}
 GRAMMAR = 'root ::= "(" [0-9]{1,3} ")"'
 CHOICE = ["yes", 'a "quoted" one', "na\\ïve\n"]
 CHOICE_GUIDE = Guide("ebnf_grammar", r'root ::= "yes" | "a \"quoted\" one" | "na\\ïve\n"')

@@ -56,7 +56,6 @@ def public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WritingModel:
 
 
 def image_body(path: str, url: str, text: str = "Where?") -> dict[str, Any]:
-    """Return a body with a text, an image and a text."""
     if path == CHAT:
         part: dict[str, Any] = {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
         texts = [{"type": "text", "text": each} for each in ("See:", text)]
@@ -215,12 +214,6 @@ def test_a_request_has_a_limit_of_images(model: WritingModel) -> None:
     error = model.post(CHAT, messages=[{"role": "user", "content": [part]}]).json()["error"]
     assert error["code"] == "E1016"
     assert "the kind vllm" in error["message"]
-
-
-def test_a_body_of_images_is_bounded_like_any(tmp_path: Path) -> None:
-    model = model_of(tmp_path, OPENAI_MAX_BODY_BYTES="10000")
-    response = model.post(CHAT, **image_body(CHAT, "data:image/png;base64," + "A" * 10_000))
-    assert response.status_code == 413
 
 
 @pytest.mark.parametrize("url", [DATA_URL, "https://example.com/a.png"])

@@ -46,7 +46,6 @@ class Watched(WritingModel):
         return super().request(method, path, **arguments)
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """Return the counts of requests by outcome and code."""
         pattern = r'cog_triton_requests_total{api="openai",code="(\w*)",outcome="(\w+)"} (\S+)'
         found = re.findall(pattern, exposition(self._folder))
         return {(outcome, code): int(float(count)) for code, outcome, count in found if float(count)}

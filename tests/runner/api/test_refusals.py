@@ -19,7 +19,6 @@ URL = "http://127.0.0.1:1/"  # Nothing listens there: it would be another error.
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URL}}]}
 INPUT_IMAGE = {"type": "input_image", "image_url": URL}
 NAMED = {"type": "function", "function": {"name": "look"}}
-BOTH_ENDS = {"continue_final_message": True, "add_generation_prompt": True}
 LONG = "Earth " * 5000
 
 

@@ -46,7 +46,6 @@ def router_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
 
 
 def values(text: str) -> dict[str, tuple[dict[str, str], float]]:
-    """Return labels and value of each metric of vLLM's, by name."""
     samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
     return {each.name: (each.labels, each.value) for each in samples if each.name.startswith("vllm:")}
 

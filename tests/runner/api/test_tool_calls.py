@@ -78,13 +78,6 @@ def test_an_answer_ends_after_one_call_where_calls_are_not_parallel(
     assert choice["finish_reason"] == "tool_calls"
 
 
-def test_each_of_several_texts_has_its_calls(model: WritingModel) -> None:
-    choices = ask(model, n=3)["choices"]
-    assert [len(choice["message"]["tool_calls"]) for choice in choices] == [2, 2, 2]
-    ids = {call["id"] for choice in choices for call in choice["message"]["tool_calls"]}
-    assert len(ids) == 6
-
-
 def test_without_tools_calls_are_text_and_reasoning_is_apart(model: WritingModel) -> None:
     for fields in ({"tools": None}, {"tool_choice": "none"}):
         message = ask(model, **fields)["choices"][0]["message"]

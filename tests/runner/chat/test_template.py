@@ -36,7 +36,6 @@ def test_special_tokens_and_messages_are_filled_in(tmp_path: Path) -> None:
 
 
 def writing(name: str) -> str:
-    """Return a template that writes its name."""
     return name + "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 

@@ -17,7 +17,6 @@ Webhook = tuple[str, queue.Queue[dict[str, Any]]]
 
 @pytest.fixture
 def webhook() -> Iterator[Webhook]:
-    """Provide a URL for webhooks, and what they told."""
     told: queue.Queue[dict[str, Any]] = queue.Queue()
 
     class Hook(http.server.BaseHTTPRequestHandler):
@@ -37,7 +36,6 @@ def webhook() -> Iterator[Webhook]:
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Provide an event loop in a thread, as Cog has one."""
     thread = LoopThread()
     yield thread.loop
     thread.end()

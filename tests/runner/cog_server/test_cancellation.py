@@ -42,7 +42,6 @@ def test_the_cancel_endpoint_frees_the_sequence_and_again_or_elsewhere_it_does_n
 
 
 def open_connection(cog: CogUnderTest, kind: str) -> socket.socket:
-    """Return a connection over which a long prediction was asked for."""
     connection = socket.create_connection((HOST, cog.port), timeout=300)
     body = json.dumps({"input": LONG}).encode()
     head = f"POST /predictions HTTP/1.1\r\nHost: x\r\nAccept: {kind}\r\nContent-Type: application/json\r\n"

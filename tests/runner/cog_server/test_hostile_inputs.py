@@ -26,7 +26,6 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def peaks_mib(cog: CogUnderTest) -> dict[int, float]:
-    """Return the highest resident memory that each process had."""
     peaks = {}
     server = cog.server._process.pid
     for pid in [server, *descendants(server)]:

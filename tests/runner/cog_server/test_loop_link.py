@@ -15,8 +15,6 @@ _AN_HOUR_S = 3600.0
 
 
 class Sleeper:
-    """Notes its wake-ups in ``log``."""
-
     def __init__(self, name: str, log: list[str], *, waits: bool = True) -> None:
         self._name = name
         self._log = log

@@ -14,7 +14,6 @@ ROOT = PREDICTIONS_DIR
 
 
 def make(root: Path, prediction_id: str) -> Path:
-    """Make a prediction's folder as coglet does."""
     folder = root / prediction_id
     for part in ("inputs", "outputs"):
         (folder / part).mkdir(parents=True)

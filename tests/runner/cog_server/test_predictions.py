@@ -22,7 +22,6 @@ def text_of(prediction: dict[str, Any]) -> str:
 
 
 def stream(cog: CogUnderTest, **inputs: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the server-sent events of a prediction as they come: name and data."""
     headers = {"Accept": "text/event-stream"}
     with cog.client.stream("POST", "/predictions", json={"input": inputs}, headers=headers) as response:
         assert response.headers["content-type"].startswith("text/event-stream")

@@ -74,7 +74,6 @@ def test_a_wrong_variable_of_cog_ends_the_server_before_it_starts() -> None:
 
 
 def _open_sockets() -> set[str]:
-    """Return the numbers of this process's files that are sockets."""
     numbers = set()
     for file in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # The folder's own, say.

@@ -42,7 +42,6 @@ def model(tmp_path: Path) -> PacedModel:
 
 @pytest.fixture
 def start(model: PacedModel, tmp_path: Path) -> Iterator[Callable[..., CogUnderTest]]:
-    """Provide a function that starts a server whose every process is gone at the end of the test."""
     servers: list[CogUnderTest] = []
 
     def start(**environment: str) -> CogUnderTest:
@@ -58,7 +57,6 @@ def start(model: PacedModel, tmp_path: Path) -> Iterator[Callable[..., CogUnderT
 
 
 def begun(server: CogUnderTest, max_tokens: int) -> Future[dict[str, Any]]:
-    """Return a prediction that has begun."""
     # With the test prediction: the counters are up to a second old.
     wait_until(lambda: server.counters["slot_requests_total"] and server.counters.is_settled)
 

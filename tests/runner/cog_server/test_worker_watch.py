@@ -34,8 +34,6 @@ _NEVER_S = 600
 
 
 class Worker:
-    """A worker process; ``poll`` does what Cog's server does with its lines."""
-
     def __init__(self, process: subprocess.Popen[bytes], link: socket.socket) -> None:
         self.process = process
         self.lines: list[str] = []
@@ -45,7 +43,6 @@ class Worker:
         self.watch = WorkerWatch(process.pid, partial(send_line, link), self.lines.append)
 
     def poll(self) -> int:
-        """Return the number of answers until now."""
         try:
             data = self._link.recv(1024)
         except TimeoutError:

@@ -75,8 +75,6 @@ class FrontEnd(Server):
 
 
 class FleetRunner(Runner):
-    """A runner with a worker."""
-
     def engine_pid(self) -> int:
         commands = {
             each: Path(f"/proc/{each}/cmdline").read_bytes() for each in descendants(self._process.pid)
@@ -84,14 +82,11 @@ class FleetRunner(Runner):
         return next(each for each, command in commands.items() if b"runner.engines.server.main" in command)
 
     def end(self, number: signal.Signals) -> None:
-        """Signal the runner, and wait for its end; its processes end with it."""
         self._process.send_signal(number)
         self._process.wait(timeout=DEADLINE_S)
 
 
 class Fleet:
-    """Three runners and a front end."""
-
     def __init__(self, folder: Path) -> None:
         discovery = folder / "discovery"
         variables = {
@@ -151,8 +146,6 @@ def post(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 class Stream(threading.Thread):
-    """A completion that is streamed by the front end."""
-
     def __init__(self, url: str, prompt: str, max_tokens: int) -> None:
         super().__init__(daemon=True)
         body = {"model": MODEL, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": True}

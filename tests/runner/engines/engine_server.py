@@ -69,7 +69,6 @@ class EngineServerUnderTest:
             self.start()
 
     def start(self) -> None:
-        """Start the process, again if it has ended."""
         self.exit_reason.clear()
         with ExitStack() as stack:
             log = None if self._log_path is None else stack.enter_context(self._log_path.open("wb"))
@@ -85,7 +84,6 @@ class EngineServerUnderTest:
             stdin.write(self._message.encode())
 
     def kill(self) -> None:
-        """End the process without its doing; the socket stays."""
         self.process.kill()
         self.process.wait(_END_S)
 
@@ -123,7 +121,6 @@ class EngineServerClient:
         self.socket.sendall(frame(self._encoder, messages))
 
     def receive(self) -> ToClient:
-        """Return the next message. Raises EOFError once the connection is closed."""
         while not self._messages:
             if (batch := next(self._batches, None)) is None:
                 raise EOFError

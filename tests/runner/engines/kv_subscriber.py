@@ -9,8 +9,6 @@ TIMEOUT_MS = 240_000
 
 
 class Subscriber:
-    """A subscriber of an endpoint. Close it."""
-
     def __init__(self, endpoint: str, topic: str = "") -> None:
         self._socket = zmq.Context.instance().socket(zmq.SUB)
         self._socket.rcvtimeo = TIMEOUT_MS

@@ -91,7 +91,6 @@ class Listening:
         return self.ends(request_id)[0]
 
     def answer(self, submit: Submit) -> tuple[list[int], str]:
-        """Return the tokens of a request, and how it ended."""
         self.send(submit)
         end = self.wait_for_end(submit.request_id)
         return self.tokens(submit.request_id), end
@@ -104,7 +103,6 @@ class Listening:
         return [new for batch in batches for its_id, new in batch if its_id == request_id]
 
     def tokens(self, request_id: int) -> list[int]:
-        """All output tokens of a request, in order."""
         return [*chain.from_iterable(self._new(Tokens, request_id))]
 
     def log_probs(self, request_id: int) -> list[TokenLogProb]:

@@ -70,12 +70,10 @@ class RecordingSink:
             assert self.changed.wait_for(condition, WAIT_S), "nothing came of it"
 
     def end_of(self, request_id: int) -> FinishReason | Exception:
-        """Wait for the end of a request. Return its reason or its error."""
         self.wait_for(lambda: request_id in self.ends)
         return self.errors.get(request_id) or self.reasons[request_id]
 
     def wait(self, request_id: int) -> tuple[list[int], FinishReason]:
-        """Wait for the end of a request. Return its tokens and the reason; raises its error."""
         if isinstance(end := self.end_of(request_id), Exception):
             raise end
         return self.of(request_id), end
@@ -84,5 +82,4 @@ class RecordingSink:
         self.wait_for(lambda: len(self.of(request_id)) >= count or request_id in self.ends)
 
     def of(self, request_id: int) -> list[int]:
-        """Return the tokens of a request until now."""
         return self.outputs.get(request_id, [])

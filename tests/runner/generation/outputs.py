@@ -45,13 +45,11 @@ def model_of(
 
 
 def request_of(**fields: Any) -> GenerationRequest:
-    """Return a request with these fields."""
     usual = {"prompt": "hi", "max_tokens": 60, "min_tokens": 0, "stop_sequences": ()}
     return GenerationRequest(**{**usual, "sampling": Sampling(temperature=0), **fields})
 
 
 def generate(model: ModelFacts, source: Source, **fields: Any) -> tuple[str, Generation]:
-    """Return the text of a request with these fields, and its generation after the end."""
     generation = Generation(request_of(**fields), model, source)
 
     async def read() -> str:

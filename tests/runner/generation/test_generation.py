@@ -30,8 +30,6 @@ GREEDY = Sampling(temperature=0)
 
 @dataclass(frozen=True)
 class Served:
-    """An engine server and the model that it serves."""
-
     path: Path
     model: PacedModel
     facts: ModelFacts
@@ -64,7 +62,6 @@ def generate(
     sampling: Sampling = GREEDY,
     model: ModelFacts | None = None,
 ) -> tuple[list[str], Generation]:
-    """Return the pieces of text as they came, and the generation after its end."""
     request = GenerationRequest(prompt, max_tokens, min_tokens, stops, sampling)
 
     async def read() -> tuple[list[str], Generation]:

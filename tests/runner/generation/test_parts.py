@@ -38,7 +38,6 @@ def answer() -> list[int]:
 def generate(
     chunks: list[list[int]], *stops: str, has_log_probs: bool = False, form: AnswerForm | None = FORM
 ) -> tuple[Message, Generation, str]:
-    """Return the message, the generation, and the text of the tokens with log probabilities."""
     top = 0 if has_log_probs else None
     request = request_of(max_tokens=4000, stop_sequences=stops, num_top_log_probs=top, answer=form)
 

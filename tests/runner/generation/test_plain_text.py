@@ -119,7 +119,6 @@ def plain_text(name: str) -> PlainText:
 
 
 def num_control(name: str, ids: list[int]) -> int:
-    """Return how many of ``ids`` are control tokens."""
     control = {TOKENIZERS[name].token_to_id(token) for token in CONTROL}
     return sum(each in control for each in ids)
 

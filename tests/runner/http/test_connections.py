@@ -21,8 +21,6 @@ ROOM = 8 * MIB + BUFFER_BYTES
 
 
 class Client:
-    """A connection that notes what is done to it."""
-
     def __init__(self, registry: Connections) -> None:
         self.registry = registry
         self.buffered_bytes = 0

@@ -115,7 +115,6 @@ def port(request: pytest.FixtureRequest, ports: dict[str, Port]) -> Port:
 
 @pytest.fixture(scope="module")
 def strict(model: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[APIAlone]:
-    """Yield the API with little of everything."""
     server = APIAlone(
         model,
         tmp_path_factory.mktemp("strict"),
@@ -134,7 +133,6 @@ def of(fields: dict[str, Any], path: str = TEXT) -> bytes:
 
 
 def code_of(answer: bytes) -> str:
-    """Return the code of an answer of the API, or of the front."""
     head, _, body = answer.partition(b"\r\n\r\n")
     error = json.loads(body)["error"]
     if isinstance(error, str):

@@ -103,8 +103,6 @@ class KnownStream(NamedTuple):
 
 
 class KnownStreams:
-    """Clients of a stack on a paced engine. Close it."""
-
     def __init__(self, stack: Stack, engine: Path) -> None:
         self._stack = stack
         self._tokenizer = Tokenizer.from_file(str(engine / "tokenizer.json"))

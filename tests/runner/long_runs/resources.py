@@ -33,7 +33,6 @@ def measure(session: int) -> Resources:
 
 
 def grown(before: Resources, after: Resources) -> list[str]:
-    """Return what has grown by more than it may."""
     spare = {"memory": int(before["memory"] * _MOST_GROWTH), "files": _SPARE_FILES}
     return [
         f"{name}: {before[name]} -> {count}"
@@ -43,7 +42,6 @@ def grown(before: Resources, after: Resources) -> list[str]:
 
 
 def is_busy(error: str) -> bool:
-    """Return True for the error of a server whose places are all taken."""
     return error.startswith(_BUSY)
 
 
@@ -53,6 +51,5 @@ def counters(metrics_url: str) -> Counters:
 
 
 def settle(metrics_url: str) -> None:
-    """Wait until all requests that the slot accepted have ended."""
     with closing(counters(metrics_url)) as found:
         wait_until(lambda: found.is_settled)

@@ -13,6 +13,7 @@ import pytest
 from perf.engines import paced_engine
 from perf.servers import Stack, whole_stack
 from tests.runner.long_runs.drills import (
+    API_SERVER,
     EXPECTED,
     TOKENS_PER_SECOND,
     WORKER,
@@ -25,7 +26,9 @@ pytestmark = pytest.mark.servers
 
 CASES = [
     pytest.param(
-        role, number, marks=() if number == signal.SIGKILL or role == "engine server" else pytest.mark.long
+        role,
+        number,
+        marks=() if number == signal.SIGKILL or role in ("engine server", API_SERVER) else pytest.mark.long,
     )
     for role in EXPECTED
     for number in (signal.SIGKILL, signal.SIGSTOP)
@@ -40,7 +43,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def tidy_stack(engine: Path, folder: Path) -> Iterator[Stack]:
-    """Start a server that must have left nothing behind when it has ended."""
     tmp = folder / "tmp"
     tmp.mkdir()
     settings = {"ENGINE_DIR": str(engine), "FAILURE_LIMIT": "99", "TMPDIR": str(tmp)}

@@ -35,7 +35,6 @@ class Watched:
     receiver: OtlpReceiver
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the lines of the log, all of which are JSON."""
         return [json.loads(line) for line in self.cog.log().splitlines()]
 
     def lines_of(self, request_id: str, logger: str = "cog_triton.request") -> list[dict[str, Any]]:
@@ -57,7 +56,6 @@ class Watched:
         return document
 
     def requests(self) -> dict[tuple[str, str], int]:
-        """Return the counts of the API's requests by outcome and code."""
         pattern = r'cog_triton_requests_total{api="openai",code="(\w*)",outcome="(\w+)"} (\S+)'
         found = re.findall(pattern, exposition(self.cog.metrics_dir))
         return {(outcome, code): int(float(count)) for code, outcome, count in found if float(count)}

@@ -10,8 +10,8 @@ import pytest
 from msgspec import msgpack
 
 from errors.engines import EngineCrashed
-from runner.engines.protocol.messages import Cancel, FromClient, Ready, Statistics, ToClient, Tokens
-from runner.engines.protocol.wire import FrameReader, frame
+from runner.engines.protocol.messages import Cancel, Ready, Statistics, ToClient
+from runner.engines.protocol.wire import frame
 from runner.slot.engine_connection import EngineConnection
 
 READY = Ready("paced", vocab_size=100, max_sequence_length=100, max_batch_size=8)
@@ -66,18 +66,6 @@ def serve(listener: socket.socket, *messages: ToClient) -> socket.socket:
     accepted, _ = listener.accept()
     accepted.sendall(frame(msgpack.Encoder(), [READY, *messages]))
     return accepted
-
-
-def test_messages_arrive_in_order_and_are_sent(
-    listener: socket.socket, connection: EngineConnection, listening: Listening
-) -> None:
-    with serve(listener, Tokens([(1, [5])]), Tokens([(1, [6])])) as server:
-        connection.wait_ready()
-        assert connection.ready == READY
-        expected = [READY, Tokens([(1, [5])]), Tokens([(1, [6])])]
-        assert [listening.messages.get(timeout=DEADLINE_S) for _ in expected] == expected
-        connection.send(Cancel(7))
-        assert next(FrameReader(server, list[FromClient]).batches()) == [Cancel(7)]
 
 
 @pytest.mark.parametrize(

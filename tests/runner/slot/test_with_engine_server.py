@@ -75,21 +75,6 @@ def test_a_response_that_is_not_streamed_may_begin_with_the_input(slot: SlotUnde
     assert outputs["output_ids"] == [[[*PROMPT, 10, 11]]]
 
 
-def test_each_row_of_a_batch_has_its_index_and_the_last_one_ends_the_request(slot: SlotUnderTest) -> None:
-    client = slot.ask(
-        input_ids=np.array([[1, 2, 3], [5, 6, 0]]),
-        input_lengths=np.array([[3], [2]]),
-        request_output_len=np.array([[9], [5]]),
-        stream_id=np.array([[70], [71]], np.int64),
-    )
-    outputs = client.receive_all()
-    by_row = {each["batch_index"][0][0]: each for each in outputs}
-    assert by_row[0]["output_ids"] == [[expected([1, 2, 3], 9)]]
-    assert by_row[1]["output_ids"] == [[expected([5, 6], 5)]]
-    assert [by_row[row]["stream_id"] for row in (0, 1)] == [[[70]], [[71]]]
-    assert len(outputs) == 2
-
-
 def test_log_probabilities_come_with_their_tokens(slot: SlotUnderTest) -> None:
     client = slot.ask(
         input_ids=PROMPT, request_output_len=30, streaming=True, return_log_probs=True, num_top_log_probs=2

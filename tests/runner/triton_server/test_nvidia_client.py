@@ -113,12 +113,6 @@ async def test_nvidias_backend_is_asked_in_its_own_types(nvidia: NvidiaTriton, m
         assert (await read(client, Submit(0, IDS, 1))).tokens == IDS[:1]
 
 
-async def test_our_own_triton_serves_as_well(triton: TritonUnderTest) -> None:
-    async with connected(triton.grpc_port) as client:
-        output = await read(client, Submit(0, IDS, 5, end_id=0, pad_id=0, caller_id="mine"))
-        assert (output.tokens, output.finish_reason) == ([71, 72, 73, 71, 72], "length")
-
-
 @pytest.mark.parametrize("sampling", [SLOW, Sampling(temperature=0.001)], ids=["before", "after"])
 async def test_a_client_that_leaves_frees_the_sequence_before_and_after_its_first_token(
     nvidia: NvidiaTriton, sampling: Sampling

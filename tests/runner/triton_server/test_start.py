@@ -98,14 +98,6 @@ async def test_an_engine_that_can_not_be_loaded_ends_the_start_with_its_code_and
 
 
 @pytest.mark.servers
-async def test_a_start_that_takes_too_long_is_e2106_and_leaves_nothing(tmp_path: Path) -> None:
-    starting, port = service(tmp_path, TRITON_START_TIMEOUT="0.2")
-    with pytest.raises(StartFailed, match=r"not within 0\.2 s \(TRITON_START_TIMEOUT\), while"):
-        await starting.open()
-    check_nothing_is_left(port)
-
-
-@pytest.mark.servers
 def test_a_stub_that_is_killed_while_it_starts_costs_a_second_start(
     paced: PacedModel, tmp_path: Path
 ) -> None:

@@ -48,7 +48,6 @@ def planned(text: str) -> tuple[TrtllmBuild, tuple[str, ...]]:
 
 
 def of_build(args: dict[str, Any], script: str = "build.py") -> dict[str, Any]:
-    """Return a two-stage config of old with ``args`` for its build."""
     convert = {
         "script": "hf_gpt_convert.py",
         "output_dir": "./ft/1-gpu",

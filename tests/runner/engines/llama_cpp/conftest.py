@@ -32,7 +32,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def serve(directory: Path) -> Serve:
-    """Return a function that serves the model with options."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -34,7 +34,6 @@ class Scripted:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def answer(self, prompt: str, **more: Any) -> tuple[list[list[int]], FinishReason]:
-        """Return the steps of an answer, and how it ended."""
         number, ids = next(self.numbers), self.tokenizer.encode(prompt).ids
         given = {"max_tokens": 1000, "end_id": self.end_id, **more}
         self.engine.submit(Submit(number, input_ids=ids, **given))

@@ -66,7 +66,6 @@ async def tokens_of(client: EngineClient, submit: Submit) -> list[int]:
 
 
 async def error_of(client: EngineClient, submit: Submit) -> tuple[CodedError, list[int]]:
-    """Return the error that a request ends with, and the tokens before it."""
     tokens: list[int] = []
     try:
         async for output in client.generate(submit):

@@ -27,7 +27,6 @@ class Process:
         self._coalescing.measure(self._num_streams, self.now_s)
 
     def chunks(self, num_tokens: int) -> list[int]:
-        """Return the number of tokens of each chunk of one stream."""
         chunks, taken_s, arrivals = [], self.now_s, 0
         for _ in range(num_tokens):
             self.step()

@@ -18,8 +18,6 @@ WAIT_S = 240.0
 
 
 class Supervised:
-    """An engine server that runs, with its client and its failures."""
-
     def __init__(
         self, start: EngineStart, client: EngineClient, python: str, start_timeout_s: float = 1800.0
     ) -> None:

@@ -25,7 +25,6 @@ PHASE = "cog_triton_request_phase_seconds"
 
 
 def read_counts(folder: Path) -> dict[str, float]:
-    """Return the engine server's samples, as another process reads them; 0 for those that are missing."""
     lines = [line.rpartition(" ") for line in exposition(folder).splitlines() if not line.startswith("#")]
     return Counts((key, float(value)) for key, _, value in lines)
 

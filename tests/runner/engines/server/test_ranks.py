@@ -41,7 +41,6 @@ class TwoRanks:
 
 
 def pids_of(folder: Path) -> dict[str, int]:
-    """Return the process ids of mpirun and the ranks of the engines below a folder."""
     running = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     commands = {pid: command for pid in running if f'"engine_dir":"{folder}' in (command := command_of(pid))}
     names = {

@@ -33,7 +33,6 @@ class Recorded(Listening):
         self._folder = folder
 
     def llm(self) -> dict[str, Any]:
-        """Return the arguments of ``LLM``."""
         return self._read_record("llm")
 
     def request(self, number: int = 1) -> dict[str, Any]:
@@ -62,6 +61,5 @@ def started(
 
 @contextmanager
 def running(directory: Path, folder: Path, fault: str = "", **options: str) -> Iterator[Recorded]:
-    """Provide a client of an engine server on the directory."""
     with started(directory, folder, fault, **options) as server, Recorded(server, folder) as client:
         yield client

@@ -57,7 +57,6 @@ def tokenizer(directory: Path) -> Tokenizer:
 def guided(
     served: Served, tokenizer: Tokenizer, guide: Guide, sampling: Sampling = GREEDY, **arguments: Any
 ) -> tuple[str, str]:
-    """Return the text of a guided answer, without the end token, and why it ended."""
     (answer,) = guided_together(served, tokenizer, guide, [sampling], **arguments)
     return answer
 

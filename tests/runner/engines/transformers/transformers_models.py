@@ -57,8 +57,6 @@ def save_model(config: PretrainedConfig, directory: Path, **generation: Any) -> 
 
 
 class Served:
-    """A running engine and the same model by itself."""
-
     def __init__(self, engine: EngineAdapter, sink: RecordingSink, model: PreTrainedModel) -> None:
         self.engine = engine
         self.sink = sink
@@ -78,7 +76,6 @@ class Served:
         return self.sink.wait(self.submit(prompt, max_tokens, sampling, **arguments))
 
     def generate(self, prompt: list[int], max_tokens: int, **arguments: Any) -> list[int]:
-        """Return what ``model.generate`` answers, greedily."""
         settings = {"do_sample": False, "max_new_tokens": max_tokens, "eos_token_id": None, "pad_token_id": 0}
         inputs = torch.tensor([prompt])
         output = self.model.generate(
@@ -106,7 +103,6 @@ def serve(directory: Path, **options: str) -> Iterator[Served]:
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
-    """Random token ids."""
     generator = torch.Generator().manual_seed(seed)
     ids: list[int] = torch.randint(VOCAB_SIZE, (length,), generator=generator).tolist()
     return ids

@@ -31,7 +31,6 @@ def make_python(path: Path, python: str, library: Path = LIBRARY) -> str:
 
 @contextmanager
 def running(directory: Path, python: str, **options: str) -> Iterator[Listening]:
-    """Provide a client of an engine server on the directory."""
     with started(directory, python, **options) as server, Listening(server) as client:
         yield client
 
