@@ -5,8 +5,6 @@ while the engine behind it is dead, so neither is a probe by itself. Exit status
 is printed. Standard library only, as it is started every few seconds (docs/decisions.md).
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

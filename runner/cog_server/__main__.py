@@ -5,8 +5,6 @@ it ends), ``client_sockets`` (TCP_NODELAY and more for its connections), ``json_
 ``supervision.tuning``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import runpy

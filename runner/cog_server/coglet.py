@@ -25,8 +25,6 @@ Behaviour that no check at the start can see, and where it is used:
 * COG_TRACE_CONFIGURED and COG_TRACE_SAMPLER switch its tracing on (``__main__``).
 """
 
-from __future__ import annotations
-
 import contextvars
 import mmap
 import sys

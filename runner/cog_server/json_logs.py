@@ -3,8 +3,6 @@
 The output of predictions is left out: it contains prompts, and callers get it as the prediction's ``logs``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading

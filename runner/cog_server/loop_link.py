@@ -1,7 +1,5 @@
 """Between an event loop and the threads of predictions: calls to make in the loop, and wake-ups from it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

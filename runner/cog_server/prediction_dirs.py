@@ -8,8 +8,6 @@ NOTE: of a prediction that is cancelled in its first milliseconds the folder may
 at any step, also before a stream tells its end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterable

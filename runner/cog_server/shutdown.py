@@ -12,8 +12,6 @@ predictions, which have no connection. So
 Signals reach us by Python's wakeup descriptor: coglet's own handler calls the one that was there before.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import os

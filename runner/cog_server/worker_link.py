@@ -1,7 +1,5 @@
 """The worker's end of its link with Cog's server (``worker_watch``): does what the server asks."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -5,8 +5,6 @@ The server sends ``stop`` (drain, then end Triton), ``kill`` (end everything now
 worker's end closes when it dies, which the server sees.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -4,8 +4,6 @@ A front end tokenizes, renders chat templates, detokenizes and finds stop texts.
 another worker has its tokens so far in its prompt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ A request without tokens that is lost because the engine dies is sent again once
 A request that had tokens ends with the error: a second answer could differ.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator

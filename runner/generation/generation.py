@@ -5,8 +5,6 @@ answer form the tokens become parts in place of text (``PartsDecoder``). Leaving
 request, which frees the engine's sequence.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing

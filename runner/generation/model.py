@@ -1,7 +1,5 @@
 """Facts of the model in an engine directory: tokenizer, end and pad ids, lengths."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Decoding of tokens to the parts of an answer: content, reasoning and calls of tools."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tokenizers import Tokenizer

@@ -5,8 +5,6 @@ without the control tokens in plain parts: a second tokenizer, of the same model
 gets each section.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The token ids of one prompt, made once for all texts that are generated for it, and how many a call has."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

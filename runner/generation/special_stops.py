@@ -4,8 +4,6 @@ A token that is a stop sequence by itself ends the text wherever the model gener
 a stop sequence is searched for as a character that no text has, a surrogate, which is not shown.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import lru_cache

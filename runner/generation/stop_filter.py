@@ -1,7 +1,5 @@
 """Stop sequences in a stream of text: the text before the first one is returned, no part of it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from runner.generation.stop_sequences import StopSequences

@@ -1,7 +1,5 @@
 """Decoding of tokens to text, which is cut at the first stop sequence."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ here. tokenize, queue, engine and relay add up to the time to the last token; de
 sequences, runs in parallel.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ one is tokenized in a thread, a long one in steps there: between them other requ
 cancelled request ends. A step has pieces or, where the tokenizer has none, an overlapping window.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Flow control of one connection: when it is read, and when its client reads."""
 
-from __future__ import annotations
-
 import asyncio
 
 

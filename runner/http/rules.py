@@ -3,8 +3,6 @@
 httptools refuses malformed requests. These rules add what it lets through, and what its refusals mean.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A request of a Triton client: its outputs, and the responses that they are sent in."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 ``runner.engines.protocol.client`` is the client of processes with an event loop.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

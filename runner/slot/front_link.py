@@ -1,7 +1,5 @@
 """The slot's connection to Triton's front: responses of its streams, past Triton, one frame per round."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from pathlib import Path

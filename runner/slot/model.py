@@ -4,8 +4,6 @@ It runs in Triton's stub process. A request becomes one or more output sequences
 of each to Triton's response sender.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -5,8 +5,6 @@ The contract is that of NVIDIA's TensorRT-LLM backend (model ``tensorrt_llm``). 
 what the engine does not support is E1104, an invalid value E1103.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

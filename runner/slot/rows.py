@@ -1,7 +1,5 @@
 """The input tensors of a Triton request, read row by row. An invalid value is E1103."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

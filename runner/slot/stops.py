@@ -3,8 +3,6 @@
 Triton tells a Python model only when asked, for each request anew, and an ensemble's models never.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

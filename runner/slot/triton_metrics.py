@@ -5,8 +5,6 @@ Triton's own histograms take one message for each observation: a histogram is pu
 it consists of, which ``histogram_quantile`` reads like any other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arguments of NVIDIA's backend that an engine kind does not support, as far as tensors show them: E1104."""
 
-from __future__ import annotations
-
 from engine.kinds import ENGINE_TENSORS, argument_remedy, find_kind, supports
 from errors.requests import UnsupportedArgument
 from runner.slot.rows import Row, Tensors

@@ -3,8 +3,6 @@
 NOTE: a library's session takes twice the time, and 0.1 s to import. Every process is asked once a second.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from contextlib import closing

@@ -4,8 +4,6 @@ They reach their call as if they had come from Triton. The slot sends the last r
 the others are in the socket, so ``drain`` before it keeps the order.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

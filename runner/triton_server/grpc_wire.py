@@ -6,8 +6,6 @@ Parsed, a message can take 30 times its size: a field of two bytes becomes an ob
 first. The wire format: https://protobuf.dev/programming-guides/encoding/
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ NOTE: Triton's own are not read: 2.51 corrupts its memory if that happens while 
 before it.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from typing import Any

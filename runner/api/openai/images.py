@@ -1,7 +1,5 @@
 """Images in the messages of a chat: taken out of the messages, within bounds, and fetched."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import re

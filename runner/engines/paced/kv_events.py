@@ -1,7 +1,5 @@
 """Events of a KV cache, published by ZeroMQ in the form of vLLM 0.33 (``vllm.distributed.kv_events``)."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

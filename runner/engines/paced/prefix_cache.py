@@ -5,8 +5,6 @@ leave it first. A prompt's last token is always computed. All this is as in vLLM
 which are not kept.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence

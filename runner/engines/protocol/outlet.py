@@ -1,7 +1,5 @@
 """Sources of outputs, and outlets, by which their readers get items in a call."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar

@@ -3,8 +3,6 @@
 Triton passes the parameters of a request on to the steps of an ensemble, but not its cancellation.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """An engine in processes below the engine server (``runner.engines.engine_child``): one, or one per GPU."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

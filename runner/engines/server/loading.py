@@ -1,7 +1,5 @@
 """Loading of an engine, in the engine server or a process below it."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import logging

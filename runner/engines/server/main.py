@@ -4,8 +4,6 @@
 Python version, numpy and MPI world are its own. It ends when its engine ends, and its parent starts another.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Counts of the engine server. The metrics are described in ``runner.observability.metrics``."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -4,8 +4,6 @@
 socket every second once its ranks are loaded, and ends when the head is lost.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

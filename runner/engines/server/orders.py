@@ -1,7 +1,5 @@
 """Orders to the engine itself: LoRA adapters to load and unload, to sleep and to wake."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

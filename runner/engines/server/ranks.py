@@ -9,8 +9,6 @@ mpirun ends the ranks when one of them ends; the kernel ends mpirun with the eng
 mpirun; a rank ends when its connection to the engine server closes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -4,8 +4,6 @@ The runner listens on the socket itself, from before the child's start to its ow
 while the engine is loaded, or loaded again, wait instead of being refused.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import socket

@@ -4,8 +4,6 @@ It answers ``/health-check`` as Cog does, for ``runner.probe``. After SIGTERM it
 head, whose running requests need its ranks, for at most STOP_GRACE_PERIOD.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

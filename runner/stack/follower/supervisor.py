@@ -1,7 +1,5 @@
 """The engine process of this node as a supervised child (``runner.engines.server.node``)."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import time

@@ -1,7 +1,5 @@
 """The process of the front. ``runner.triton_server.front.supervisor`` starts it."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

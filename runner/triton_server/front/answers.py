@@ -1,7 +1,5 @@
 """Answers of the front: the status and body of an error, and an inference as JSON."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any, cast
 

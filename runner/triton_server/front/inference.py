@@ -3,8 +3,6 @@
 All go by ``ModelStreamInfer``, which serves every model, and by which Triton never loses the end of a stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

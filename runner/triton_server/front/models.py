@@ -1,7 +1,5 @@
 """Inputs that a model of Triton takes: the types and shapes of its inputs, from its configuration."""
 
-from __future__ import annotations
-
 import math
 import struct
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Facts that the runner and its front share: the message to a new front, JSON on standard input."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict

@@ -3,8 +3,6 @@
 Triton does not cancel the steps of an ensemble (server#7077), and 2.51 crashes at some calls that are reset.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 

@@ -4,8 +4,6 @@ The runner listens on Triton's ports itself, from before the child's start to it
 error at once, and while a front is started again its clients wait instead of being refused.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tensors of a request for inference: their sizes are checked, and their types become those of the model."""
 
-from __future__ import annotations
-
 import math
 import struct
 from typing import Any

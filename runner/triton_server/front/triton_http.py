@@ -1,7 +1,5 @@
 """Client of Triton's HTTP server: metadata, management, metrics and statistics."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

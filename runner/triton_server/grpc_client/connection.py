@@ -4,8 +4,6 @@ Triton is trusted: it is our child and listens on loopback. The library h2 would
 call here. HTTP/2: https://www.rfc-editor.org/rfc/rfc9113, its headers: https://www.rfc-editor.org/rfc/rfc7541
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from urllib.parse import unquote

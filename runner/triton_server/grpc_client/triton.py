@@ -1,7 +1,5 @@
 """Client of Triton's gRPC API: one connection, many calls, results by callbacks."""
 
-from __future__ import annotations
-
 import asyncio
 
 from errors.triton import TritonUnavailable

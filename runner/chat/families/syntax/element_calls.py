@@ -1,7 +1,5 @@
 """Calls as elements with the names of parameters, which may have elements in them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from json.encoder import encode_basestring
 from typing import Any

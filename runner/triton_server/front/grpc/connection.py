@@ -1,7 +1,5 @@
 """One HTTP/2 connection of a client with gRPC messages: the library h2 on asyncio."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque

@@ -1,7 +1,5 @@
 """Inference calls of Triton's gRPC API: each request is adapted to its model on the way to Triton."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb

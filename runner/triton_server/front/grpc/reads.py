@@ -1,7 +1,5 @@
 """Calls of Triton's gRPC API that have one message and one answer, and run nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from typing import Any

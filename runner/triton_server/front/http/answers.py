@@ -1,7 +1,5 @@
 """Answers to requests for inference by HTTP: from Triton's messages to the client's connection."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """Triton's HTTP API for clients: inference goes to Triton by gRPC, the rest to its HTTP server."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
