@@ -14,27 +14,10 @@ if TYPE_CHECKING:  # It is loaded where a tokenizer is.
 
 _KEYS = ("eos_token", "eot_token", "eom_token")
 _END_TEXTS = (
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|eot|>",
-    "<|eom|>",
-    "<|EOT|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|calls|>",
-    "<|flush|>",
-    "<end_of_turn>",
-    "<|end_of_turn|>",
-    "<turn|>",
-    "<|tool_response>",
-    "<|END_OF_TURN_TOKEN|>",
-    "[|endofturn|]",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<｜end▁of▁sentence｜>",
-    "<end_of_utterance>",
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|EOT|>", "<|end|>", "<|return|>"),
+    *("<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<|end_of_turn|>", "<turn|>"),
+    *("<|tool_response>", "<|END_OF_TURN_TOKEN|>", "[|endofturn|]", "<|endoftext|>", "<|end_of_text|>"),
+    *("<｜end▁of▁sentence｜>", "<end_of_utterance>"),
 )
 """Tokens that end a turn or a text in every model that has them (a list like llama.cpp's)."""
 _SPECIAL_END_TEXTS = ("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]")

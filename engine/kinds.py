@@ -18,23 +18,15 @@ from typing import Literal
 
 from errors.settings import InvalidSetting
 
-Capability = Literal[
-    "log_probs",
-    "min_p",
-    "logit_bias",
-    "lora_name",
-    "cache_salt",
-    "priority",
-    "guides",
-    "chat_guides",
-    "guided_min_length",
-    "max_queue_size",
-    "iteration_metrics",
-    "load_adapter",
-    "sleep",
-    "kv_events",
-    "images",
-]
+Capability = (
+    Literal[
+        "log_probs", "min_p", "logit_bias", "lora_name", "cache_salt", "priority", "guides", "chat_guides"
+    ]
+    | Literal[
+        "guided_min_length", "max_queue_size", "iteration_metrics", "load_adapter", "sleep", "kv_events"
+    ]
+    | Literal["images"]
+)
 """``guides``: if its configuration and its engine.tar allow it; see ``Ready.guide_types``.
 ``chat_guides``: guides of the calls and the reasoning in an answer (``ChatForm``).
 ``priority``: as for guides; see ``Ready.takes_priority``.
@@ -46,14 +38,8 @@ end and min_length forbids it.
 ``kv_events``: publishes events of its KV cache (KV_EVENTS).
 ``images``: takes images in messages, if its model does; see ``Ready.max_images``."""
 ENGINE_TENSORS = (
-    "draft_input_ids",
-    "draft_logits",
-    "draft_acceptance_threshold",
-    "embedding_bias",
-    "prompt_embedding_table",
-    "prompt_table_extra_ids",
-    "lora_weights",
-    "lora_config",
+    *("draft_input_ids", "draft_logits", "draft_acceptance_threshold", "embedding_bias"),
+    *("prompt_embedding_table", "prompt_table_extra_ids", "lora_weights", "lora_config"),
 )
 """Inputs of the slot that are passed to the engine unchanged."""
 
@@ -117,7 +103,10 @@ class Kind:
     """What a caller can do about an argument that it refuses, if not just leave it out."""
 
 
+_NO_GUIDES = "set guided_decoding_backend: xgrammar for tensorrt_llm in the server configuration"
+_NO_PRIORITY = "set scheduling_policy: priority for tensorrt_llm in the server configuration"
 _NO_TOKENIZER = "its tokenizer.json is missing or not supported: see the engine's log"
+_SAMPLED: frozenset[Capability] = frozenset({"log_probs", "min_p", "logit_bias", "priority", "guides"})
 _ROWS = (
     Kind(
         name="tensorrt_llm",
@@ -136,19 +125,12 @@ _ROWS = (
         tensors=frozenset(
             {
                 *ENGINE_TENSORS,
-                "lora_task_id",
-                "early_stopping",
-                "runtime_top_p_min",
-                "runtime_top_p_decay",
-                "runtime_top_p_reset_ids",
-                "beam_search_diversity_rate",
-                "beam_width",
+                *("lora_task_id", "early_stopping", "runtime_top_p_min", "runtime_top_p_decay"),
+                *("runtime_top_p_reset_ids", "beam_search_diversity_rate", "beam_width"),
             }
         ),
         remedies={
-            "guided_decoding_guide_type": (
-                "set guided_decoding_backend: xgrammar for tensorrt_llm in the server configuration"
-            ),
+            "guided_decoding_guide_type": _NO_GUIDES,
             "lora_name": (
                 "it knows adapters by number: leave the name out and ask Triton's model tensorrt_llm, with "
                 "lora_task_id, lora_weights and lora_config"
@@ -174,24 +156,8 @@ _ROWS = (
             "TOKENIZERS_PARALLELISM": "false",
         },
         marker_file=LLM_ARGS_NAME,
-        capabilities=frozenset(
-            {
-                "log_probs",
-                "min_p",
-                "logit_bias",
-                "lora_name",
-                "cache_salt",
-                "priority",
-                "guides",
-                "iteration_metrics",
-            }
-        ),
-        remedies={
-            "guided_decoding_guide_type": (
-                "set guided_decoding_backend: xgrammar for tensorrt_llm in the server configuration"
-            ),
-            "priority": "set scheduling_policy: priority for tensorrt_llm in the server configuration",
-        },
+        capabilities=_SAMPLED | {"lora_name", "cache_salt", "iteration_metrics"},
+        remedies={"guided_decoding_guide_type": _NO_GUIDES, "priority": _NO_PRIORITY},
     ),
     Kind(
         name="vllm",
@@ -210,27 +176,13 @@ _ROWS = (
         # vLLM itself sets this for several GPUs: its work is on the GPU, and idle threads spin.
         environment={"OMP_NUM_THREADS": "1"},
         marker_file=ENGINE_ARGS_NAME,
-        capabilities=frozenset(
-            {
-                "log_probs",
-                "min_p",
-                "logit_bias",
-                "lora_name",
-                "cache_salt",
-                "priority",
-                "guides",
-                "chat_guides",
-                "load_adapter",
-                "sleep",
-                "kv_events",
-                "images",
-            }
-        ),
+        capabilities=_SAMPLED
+        | {"lora_name", "cache_salt", "chat_guides", "load_adapter", "sleep", "kv_events", "images"},
         remedies={
             "guided_decoding_guide_type": _NO_TOKENIZER,
             "load_adapter": "give enable_lora and max_loras in vllm: of its build config",
             "sleep": "give enable_sleep_mode: true in vllm: of its build config",
-            "priority": "set scheduling_policy: priority for tensorrt_llm in the server configuration",
+            "priority": _NO_PRIORITY,
         },
     ),
     Kind(
@@ -246,9 +198,7 @@ _ROWS = (
         package="xllamacpp",
         runs_in_child=True,
         libraries=("xllamacpp",),
-        capabilities=frozenset(
-            {"log_probs", "min_p", "logit_bias", "priority", "guides", "chat_guides", "guided_min_length"}
-        ),
+        capabilities=_SAMPLED | {"chat_guides", "guided_min_length"},
         remedies={"guided_decoding_guide_type": _NO_TOKENIZER},
     ),
     Kind(
@@ -262,9 +212,7 @@ _ROWS = (
         package="transformers",
         runs_in_child=True,
         libraries=("torch", "transformers"),
-        capabilities=frozenset(
-            {"log_probs", "min_p", "logit_bias", "priority", "guides", "chat_guides", "guided_min_length"}
-        ),
+        capabilities=_SAMPLED | {"chat_guides", "guided_min_length"},
         remedies={"guided_decoding_guide_type": _NO_TOKENIZER},
     ),
     Kind(

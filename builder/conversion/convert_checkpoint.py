@@ -18,13 +18,8 @@ _FP8_CLAMP = 1200.0
 """Upper bound of activations in FP8 by rows, for models that do not state one."""
 _CALIBRATION_DATASET = "ccdv/cnn_dailymail"
 _OPTIONS = (
-    "use_parallel_embedding",
-    "embedding_sharding_dim",
-    "disable_weight_only_quant_plugin",
-    "remove_duplicated_kv_heads",
-    "quant_ckpt_path",
-    "load_model_on_cpu",
-    "load_by_shard",
+    *("use_parallel_embedding", "embedding_sharding_dim", "disable_weight_only_quant_plugin"),
+    *("remove_duplicated_kv_heads", "quant_ckpt_path", "load_model_on_cpu", "load_by_shard"),
 )
 _SAME = {
     "model-dir": "model_dir",

@@ -10,16 +10,8 @@ from builder.trtllm.summary import TrtllmBuild
 _KEPT = ("model_id", "revision", "model_path", "model_tar_url", "weight_format", "trust_remote_code")
 _KV_DTYPES = {"FP8": "fp8"}
 _TAKEN = {
-    *(
-        "tp_size",
-        "pp_size",
-        "cp_size",
-        "world-size",
-        "dtype",
-        "max_batch_size",
-        "max_seq_len",
-        "max_num_tokens",
-    ),
+    *("tp_size", "pp_size", "cp_size", "world-size", "dtype", "max_batch_size", "max_seq_len"),
+    "max_num_tokens",
     *("kv_cache_dtype", "fp8_kv_cache", "int8_kv_cache", "model_dir", "output_dir", "checkpoint_dir"),
 }
 """Flags that ``_llm_args`` or a note of its own stands for, and folders."""

@@ -13,12 +13,8 @@ from engine.progress import Progress
 from errors.build_config import ModelUnusable, WeightFormatMissing
 
 TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "chat_template.json"),
 )
 """Files of a tokenizer that the serving side reads; what a slow one is made of stays outside."""
 

@@ -32,14 +32,8 @@ _REFUSED: Mapping[str, tuple[tuple[str, tuple[object, ...]], ...]] = {
 """Fields of a request's parts that are not supported, with the values that say nothing."""
 _REFUSED_PARTS = ("multi_modal_data", "prefill_result", "bootstrap_info", "encoder_result")
 _SAMPLING = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "seed"),
 )
 _FINISH_REASONS: Mapping[FinishReason, str] = {"end": "eos"}
 """Dynamo's names of the reasons that it names otherwise."""

@@ -5,27 +5,17 @@ from errors.requests import UnsupportedArgument
 from runner.slot.rows import Row, Tensors
 
 _FLAGS = (
-    "return_context_logits",
-    "return_generation_logits",
-    "return_kv_cache_reuse_stats",
-    "early_stopping",
-    "runtime_top_p_min",
-    "runtime_top_p_decay",
-    "runtime_top_p_reset_ids",
-    "beam_search_diversity_rate",
-    "draft_acceptance_threshold",
+    *("return_context_logits", "return_generation_logits", "return_kv_cache_reuse_stats"),
+    *("early_stopping", "runtime_top_p_min", "runtime_top_p_decay", "runtime_top_p_reset_ids"),
+    *("beam_search_diversity_rate", "draft_acceptance_threshold"),
 )
 """Rejected if not 0 or false."""
 _COUNTS = ("beam_width", "decoder_input_lengths")
 """Rejected if above 1."""
 _TENSORS = (
     *ENGINE_TENSORS,
-    "lora_task_id",
-    "context_phase_params",
-    "encoder_input_features",
-    "encoder_output_lengths",
-    "cross_attention_mask",
-    "skip_cross_attn_blocks",
+    *("lora_task_id", "context_phase_params", "encoder_input_features", "encoder_output_lengths"),
+    *("cross_attention_mask", "skip_cross_attn_blocks"),
 )
 """Rejected if present and not empty."""
 

@@ -13,11 +13,7 @@ from runner.api.openai.bodies import AnyObject, GenerationBody, SchemaFormat
 from runner.engines.protocol.messages import Guide
 
 GUIDE_FIELDS = (
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
+    *("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice"),
     "guided_grammar",
 )
 _ANY_OBJECT = '{"type": "object"}'

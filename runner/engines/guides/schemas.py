@@ -29,32 +29,16 @@ _OF_ANY_TYPE = {
 }
 _OF_TYPES = {
     "object": {
-        *(
-            "properties",
-            "patternProperties",
-            "additionalProperties",
-            "unevaluatedProperties",
-            "propertyNames",
-        ),
-        *("required", "minProperties", "maxProperties"),
+        *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties"),
+        *("propertyNames", "required", "minProperties", "maxProperties"),
         *("dependencies", "dependentRequired", "dependentSchemas"),
     },
     "string": {"minLength", "maxLength", "pattern", "format"},
 }
 _DIALECT = re.compile(r"json-schema\.org/draft(-0[467]|/2019-09|/2020-12)/")
 _FORMATS = {
-    *(
-        "date-time",
-        "date",
-        "time",
-        "duration",
-        "email",
-        "idn-email",
-        "hostname",
-        "idn-hostname",
-        "ipv4",
-        "ipv6",
-    ),
+    *("date-time", "date", "time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4"),
+    "ipv6",
     *("uri", "uri-reference", "iri", "iri-reference", "uri-template", "uuid", "json-pointer"),
     *("relative-json-pointer", "regex"),
 }
