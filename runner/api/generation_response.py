@@ -58,19 +58,15 @@ class AnswerWriter(Protocol):
 
     def document(self, texts: Sequence[Sequence[Piece]], generations: Generations) -> bytes:
         """Return the whole answer: all pieces of each text."""
-        ...
 
     def events(self, batch: Sequence[Piece], generations: Generations) -> bytes:
         """Return the events of these pieces. The first call opens the stream."""
-        ...
 
     def last_events(self, generations: Generations) -> bytes:
         """Return the events that end a complete stream."""
-        ...
 
     def error_events(self, error: CodedError) -> bytes:
         """Return the events that end a stream with an error, so that it never looks complete."""
-        ...
 
 
 class GenerationResponse(Response):

@@ -18,7 +18,6 @@ class Stream(Protocol):
 
     async def keep_alive(self) -> None:
         """Send an event without meaning. Called only while the stream is watched."""
-        ...
 
 
 class IdleStreams:

@@ -39,7 +39,6 @@ class Sleeper(Protocol):
 
     def wake(self) -> bool:
         """Wake the thread, from any other. False if it has left; else it calls ``WakeUps.next``."""
-        ...
 
 
 class WakeUps:

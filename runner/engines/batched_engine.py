@@ -18,7 +18,6 @@ class Batch(Protocol):
     """The sequences of one model, and the loop that computes them. Its methods return at once."""
 
     def submit(self, sequence: Sequence) -> None: ...
-
     def cancel(self, request_id: int) -> None: ...
 
     def counts(self) -> tuple[int, int]:

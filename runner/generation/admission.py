@@ -35,11 +35,9 @@ class EngineSource(TokenSource, Protocol):
 
     async def is_answering(self) -> bool:
         """Tell whether the engine is loaded and takes requests."""
-        ...
 
     def end_all(self) -> None:
         """End every running request with E2105 or E2107."""
-        ...
 
 
 class Admission:

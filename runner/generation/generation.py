@@ -42,7 +42,6 @@ class TokenSource(Protocol):
 
         Raises a CodedError, as does the iteration.
         """
-        ...
 
 
 class Generation:

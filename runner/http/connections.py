@@ -42,23 +42,19 @@ class Connection(Protocol):
     buffered_bytes: int
 
     def hold(self) -> None: ...
-
     def resume(self) -> None: ...
 
     def close_with(self, error: CodedError | None) -> None:
         """Close the connection, after an answer if its client waits for one."""
-        ...
 
     @property
     def unread_bytes(self) -> int:
         """Bytes of answers that the client has not read."""
-        ...
 
     def abort(self) -> None: ...
 
     def shut_down(self) -> None:
         """Close the connection, once what was received is answered."""
-        ...
 
 
 @dataclass

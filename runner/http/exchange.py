@@ -78,15 +78,12 @@ class HTTPConnection(Protocol):
 
     def release(self) -> None:
         """Stop counting the bytes that were received: they are used."""
-        ...
 
     def answered(self) -> None:
         """End the turn of the exchange that runs, whose answer is complete."""
-        ...
 
     def close_with(self, error: CodedError) -> None:
         """Answer with the error if no answer has begun, and close the connection."""
-        ...
 
 
 class Exchange:

@@ -23,9 +23,7 @@ class Reader(Protocol):
     """The reading side of a connection, as asyncio's transports have it."""
 
     def is_closing(self) -> bool: ...
-
     def pause_reading(self) -> None: ...
-
     def resume_reading(self) -> None: ...
 
 

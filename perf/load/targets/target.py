@@ -34,7 +34,6 @@ class Target(Protocol):
 
     async def exchange(self, http: HttpClient) -> Sequence[Response]:
         """Send one request; its responses, of which the last holds the output. Raises RequestFailed."""
-        ...
 
     def read(self, responses: Sequence[Response]) -> Answer: ...
 

@@ -14,24 +14,20 @@ class CallSyntax(Protocol):
     @property
     def begins(self) -> tuple[str, ...]:
         """Markers before calls."""
-        ...
 
     @property
     def bare(self) -> str:
         """Characters with which calls may begin without a marker, at the beginning of the content."""
-        ...
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Markers of the syntax, ``begins`` included."""
-        ...
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         """Read calls to their end. ``begin`` was read before them; it is empty for bare calls.
 
         Raises NotACall for text. Markers without a call between them are left out.
         """
-        ...
 
 
 class Span(msgspec.Struct, frozen=True):

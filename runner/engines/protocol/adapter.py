@@ -65,9 +65,7 @@ class EngineAdapter(Protocol):
     """Limits and abilities of the engine. The engine server replaces it when it carries out an order."""
 
     def submit(self, request: Submit) -> None: ...
-
     def cancel(self, request_id: int) -> None: ...
-
     def statistics(self) -> Statistics: ...
 
     def close(self) -> None:

@@ -13,9 +13,7 @@ class Outputs(Protocol):
     """Outputs of one request, such as an async generator: iterate once and close, which cancels the rest."""
 
     def __aiter__(self) -> AsyncIterator[Output]: ...
-
     def __anext__(self) -> Awaitable[Output]: ...
-
     def aclose(self) -> Awaitable[None]: ...
 
 

@@ -42,7 +42,6 @@ _TRIM_S = 5.0
 class _Connection(Protocol):
     @property
     def unread_bytes(self) -> int: ...
-
     def abort(self) -> None: ...
 
 

@@ -26,9 +26,7 @@ class CallsConnection(Protocol):
     initial_window_bytes: int
 
     def send_from(self, call: TritonCall) -> None: ...
-
     def open_window(self, stream_id: int, credit_bytes: int) -> int: ...
-
     def reset(self, call: TritonCall) -> None: ...
 
 
