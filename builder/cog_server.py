@@ -1,8 +1,4 @@
-"""Cog's HTTP server for the builder: ``python -m builder.cog_server``.
-
-Takes the options of ``cog.server.http``, which it runs once the variables are valid that end that server with
-a traceback.
-"""
+"""Cog's HTTP server for the builder: ``python -m builder.cog_server`` checks its variables, then runs it."""
 
 import os
 import re

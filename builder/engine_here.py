@@ -40,10 +40,7 @@ Report = Callable[[str], None]
 
 
 def engine_here(file: ConfigFile, *, report: Report = print, progress: Progress | None = None) -> Path:
-    """Return the folder of the engine of ``file``, and make the engine if it is not there.
-
-    Before weights are downloaded, a table tells what they take. A model that does not fit is refused.
-    """
+    """Return the folder of the engine of ``file``; make it first, or refuse a model that does not fit."""
     if KINDS[file.config.engine_kind].needs_gpu and not visible_gpus():
         raise GpuRequired(engine_kind=file.config.engine_kind)
     models = cache_folder() / "models"

@@ -68,10 +68,7 @@ class Program:
 
 
 def run_program(program: Program, report: Callable[[str], None]) -> float:
-    """Run ``program`` to its end and return its duration in seconds.
-
-    Raises ProgramFailed, which has its last lines, OutOfMemory and ProgramMissing.
-    """
+    """Run ``program`` and return its seconds. Raises ProgramFailed, OutOfMemory and ProgramMissing."""
     started_s = time.monotonic()
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
 

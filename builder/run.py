@@ -56,10 +56,7 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
 
 @contextmanager
 def _alone(engine_tar: Path) -> Iterator[None]:
-    """Raise BuilderBusy if another process builds the same ``engine_tar``.
-
-    Cog runs one prediction at a time, but two servers may be started in the same folder.
-    """
+    """Raise BuilderBusy if another process, such as a second server's, builds the same ``engine_tar``."""
     with try_locked(engine_tar.with_name(f".{engine_tar.name}.lock")) as is_alone:
         if not is_alone:
             raise BuilderBusy(path=engine_tar)
@@ -67,10 +64,7 @@ def _alone(engine_tar: Path) -> Iterator[None]:
 
 
 def _source(config: object) -> str:
-    """Return the path or URL of ``config``. Raises InvalidInput: without a schema Cog passes any type.
-
-    The input is declared as text because Cog would download a URL itself, from any address.
-    """
+    """Return the path or URL, which Cog would download if it were declared as one. Raises InvalidInput."""
     if not isinstance(config, str) or not config.strip():
         raise InvalidInput(name="config", expected="the URL or the path of a build config", value=config)
     return config

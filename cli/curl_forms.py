@@ -54,10 +54,7 @@ def chat_form(openai_url: str, *, has_keys: bool = False) -> CurlForm:
 def curl_forms(
     cog_port: int, triton_port: int, openai_port: int = 0, *, has_keys: bool = False
 ) -> list[CurlForm]:
-    """Return Cog as JSON and as events, Triton's ensemble, the slot, and a chat if the OpenAI port is on.
-
-    ``has_keys``: API_KEYS is set, which does not apply to Cog's port.
-    """
+    """Return Cog as JSON and events, the ensemble, the slot, and a chat. ``has_keys``: for the chat alone."""
     cog = f"http://localhost:{cog_port}/predictions"
     models = f"http://localhost:{triton_port}/v2/models"
     prediction = {"input": {"prompt": PROMPT, "max_tokens": _MAX_TOKENS, "seed": 0}}
@@ -83,10 +80,7 @@ def curl_forms(
 
 
 def ready_lines(settings: Settings, *, cog_host: str | None, embeds: bool = False) -> Iterator[str]:
-    """Yield what is printed once a server takes requests: the page, one request, and where the rest is.
-
-    ``cog_host``: where Cog's server listens; None: the API alone is served. ``embeds``: an embedding model.
-    """
+    """Yield what is printed once a server is ready. ``cog_host``: None without Cog. ``embeds``: no chats."""
     has_keys, port = bool(settings.api_keys), settings.openai_port
     openai = f"http://{_reached_at(settings.openai_host)}:{port}"
     form = embedding_form(openai, has_keys=has_keys) if embeds else chat_form(openai, has_keys=has_keys)

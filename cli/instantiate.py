@@ -42,10 +42,7 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Instance:
-    """The additions of the new image to its base: another environment and one more small layer.
-
-    The layer is /src/config.yaml, the arguments of the server. The registry mounts the layers of the base.
-    """
+    """The additions of the new image to its base: another environment, and a layer with /src/config.yaml."""
 
     environment: Mapping[str, str]
     server: Mapping[str, Any]

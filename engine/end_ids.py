@@ -28,10 +28,7 @@ _BEGINS_OF_MESSAGES = ("<|start|>", "<|begin|>")
 
 
 def read_end_ids(engine_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Read all ids that a file names, and those of well-known end tokens; the most common one is first.
-
-    Trainers often change one of the files only. Raises EngineUnreadable.
-    """
+    """Read ids of the files, and of well-known end tokens, the most common first. Raises EngineUnreadable."""
     config = read_json(engine_dir / "config.json")
     models = [config, config.get("text_config"), config.get("pretrained_config")]
     documents = [each for each in models if isinstance(each, dict)]

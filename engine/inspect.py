@@ -62,10 +62,7 @@ def verify(path: Path) -> Manifest:
 
 
 def read_sampling(source: str | Path, manifest: Manifest) -> dict[str, float]:
-    """Read the sampling parameters of an engine's requests that set none.
-
-    They are not known of a URL or a compressed tar. Raises EngineUnreadable and GenerationConfigInvalid.
-    """
+    """Read an engine's sampling parameters, unknown of a URL or compressed tar. Raises E1312 and E1329."""
     path = local_path(source)
     if path is None or GENERATION_CONFIG not in manifest.files:
         return {}

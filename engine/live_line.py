@@ -1,7 +1,4 @@
-"""One line on a terminal that tells what is waited for, and for how long; elsewhere a plain line at times.
-
-Standard library only, and Python 3.8 can run it: the set-up uses it before anything is installed.
-"""
+"""A line on a terminal that tells what is waited for; else plain lines. Python 3.8 and no package needed."""
 
 from __future__ import annotations
 

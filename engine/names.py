@@ -19,10 +19,7 @@ class BadName(ValueError):
 
 
 def normal_name(raw: str) -> str:
-    """Return ``raw`` as a relative posix name without ``.`` parts and doubled slashes.
-
-    The root itself (``./``) is the empty string. Raises BadName if it is unsafe.
-    """
+    """Return ``raw`` without ``.`` parts and doubled slashes; the root is empty. Raises BadName if unsafe."""
     if _USUAL_NAME.fullmatch(raw):
         return raw
     if raw.startswith("/"):

@@ -1,7 +1,4 @@
-"""The values in ``config.json`` of a compiled TensorRT-LLM engine that serving needs.
-
-The layout is that of TensorRT-LLM since 0.8: ``version``, ``pretrained_config``, ``build_config``.
-"""
+"""The values in ``config.json`` of a compiled engine (TensorRT-LLM 0.8 or newer) that serving needs."""
 
 import json
 import math

@@ -177,10 +177,7 @@ class _Demo:
         return [Prompt(each, self._words.tokenizer.encode(each).ids, _OUTPUT_TOKENS) for each in texts]
 
     def _since(self, before: Mapping[str, Mapping[str, float]], metric: str) -> dict[str, int]:
-        """Ask the servers; return by how much ``metric`` grew since then, by server.
-
-        A server that is gone has told all that it will tell.
-        """
+        """Ask the servers; return by how much ``metric`` grew, by server. One that is gone has told all."""
         for name, stack in self._stacks.items():
             with suppress(urllib3.exceptions.HTTPError):
                 answer = urllib3.request("GET", f"{stack.openai_url}/metrics", timeout=2, retries=False)

@@ -46,10 +46,7 @@ class Router(NamedTuple):
 
 @contextmanager
 def router(name: str, urls: Sequence[str], folder: Path, *options: str) -> Iterator[Router]:
-    """Start one in front of the servers at ``urls``, and stop it. ``options``: of its command line.
-
-    Raises MissingRequirement if it is not installed, and StartFailed.
-    """
+    """Start one, with ``options``, in front of ``urls``. Raises MissingRequirement and StartFailed."""
     port, metrics_port = free_ports(2)
     program, *fixed = ROUTERS[name]
     command = [find_program(program), *fixed, "--host", LOOPBACK, "--port", str(port), "--worker-urls", *urls]

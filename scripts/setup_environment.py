@@ -36,10 +36,7 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def set_up(folder: str, *names: str, compiles: bool = True, is_complete: bool = True) -> None:
-    """Make an environment if it is not current. Exits with status 2 if this machine lacks something.
-
-    ``is_complete``: False if a lock leaves out a package that another one asks for.
-    """
+    """Make an environment unless it is current. ``is_complete``: the locks have all that packages ask for."""
     path = environment.ROOT / folder
     if environment.read_stamp(path) == environment.stamp(path, *names):
         return
@@ -157,10 +154,7 @@ SET_UPS: dict[str, Callable[[], None]] = {
 
 
 def torch_requirements(setting: str, *, for_vllm: bool = False) -> str:
-    """Return the name of the requirement file that brings torch to ``.venv-engine``.
-
-    Where vLLM uses the GPU, CUDA is not downloaded a second time; and a build that is there stays.
-    """
+    """Return the file that brings torch to ``.venv-engine``: without a second CUDA where vLLM has one."""
     if setting not in ("", "cpu", "cuda"):
         raise InvalidSetting(name="TORCH", expected="cpu or cuda", value=setting)
     present = environment.ROOT.glob(".venv-engine/lib/python*/site-packages/torch-*.dist-info")

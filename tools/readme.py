@@ -1,7 +1,4 @@
-"""Keep the generated parts of docs true: ``python -m tools.readme`` writes them.
-
-A part stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
-"""
+"""Write the generated parts of docs, from ``<!-- NAME:begin -->`` to ``<!-- NAME:end -->``."""
 
 import inspect
 import os

@@ -1,7 +1,4 @@
-"""The build config: cog-trt-llm's YAML keys plus the choice of engine, as frozen models.
-
-A config has no token, so it can be printed and packed: ``builder.config.file`` removes ``hf_token`` first.
-"""
+"""The build config: cog-trt-llm's YAML keys plus the choice of engine, as frozen models without the token."""
 
 import math
 import re
@@ -109,11 +106,7 @@ class ProgramStep(_Section):
 
 
 class BuildStep(ProgramStep):
-    """The step that compiles the engine.
-
-    ``fit_lengths`` reduces max_seq_len and max_input_len to the model's max_position_embeddings, which are
-    otherwise rejected if they exceed it. Migrated configs have it, as earlier versions had no limit.
-    """
+    """The step that compiles the engine. ``fit_lengths`` cuts lengths to the model's limit."""
 
     fit_lengths: bool = False
 

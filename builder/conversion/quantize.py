@@ -1,7 +1,4 @@
-"""Run in the engine environment: quantize a Hugging Face model into a TensorRT-LLM checkpoint.
-
-Takes the flags of examples/quantization/quantize.py and calls quantize_and_export (0.16.0), as it does.
-"""
+"""Run in the engine environment: quantize a model as TensorRT-LLM 0.16.0's example quantize.py does."""
 
 import multiprocessing
 

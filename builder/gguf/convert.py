@@ -42,10 +42,7 @@ def convert(model: Model, name: str, folder: Path, dtype: str | None, progress: 
 
 
 def describe(model: Model, name: str, folder: Path) -> Model:
-    """Write configuration and tokenizer of the file ``name`` of ``model``, of any architecture.
-
-    Raises GgufUnsupported and ModelUnusable.
-    """
+    """Write configuration and tokenizer, of any architecture. Raises GgufUnsupported and ModelUnusable."""
     file = read_header(model.name, model.files[name])
     _write_documents(file, read_description(file), folder)
     return _written(model, folder)

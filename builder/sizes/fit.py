@@ -1,7 +1,4 @@
-"""Machines that fit a model that is not compiled: GPUs, with their tokens of KV cache, or main memory.
-
-Estimates are high, as in ``memory.py``: what is said to fit does.
-"""
+"""Machines that fit a model that is not compiled. Estimates are high: what is said to fit does."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -95,10 +95,7 @@ def find_flag(program: str, name: str, example_name: str | None = None) -> Flag 
 
 
 def check_arguments(program: str, args: Arguments, *, where: str, example_name: str | None = None) -> None:
-    """Raise E1220 for a flag that ``program`` does not have and E1203 for an invalid value.
-
-    ``where`` is the key of the arguments, such as ``build.args``.
-    """
+    """Raise E1220 for an unknown flag, E1203 for an invalid value. ``where``: such as ``build.args``."""
     if flags_of(program) is None:
         return
     for name, value in args.items():

@@ -1,8 +1,4 @@
-"""Checks of a config before any weights are downloaded.
-
-``check`` needs the config alone and ``check_gpu`` the GPU's architecture; ``sizing.fit`` has the checks that
-need the model's config.json.
-"""
+"""Checks of a config before any weights are downloaded. ``sizing.fit`` has those that need config.json."""
 
 from collections.abc import Iterator
 
@@ -40,10 +36,7 @@ def is_unversioned(config: BuildConfig) -> bool:
 
 
 def check(config: BuildConfig) -> tuple[TrtllmBuild, list[str]]:
-    """Check ``config`` and return the build that it describes, with notes for its author.
-
-    Raises E1203, E1204, E1220-E1222.
-    """
+    """Check ``config``; return the build that it describes, and notes. Raises E1203, E1204, E1220-E1222."""
     _check_nvfp4(config)
     build = summarize(config)
     if config.target is not None:

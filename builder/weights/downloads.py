@@ -93,10 +93,7 @@ class _Shared:
 
 
 def fetch_all(downloads: Sequence[Download], progress: Progress | None) -> None:
-    """Download every file of ``downloads`` that is not there yet; the first failure stops the others.
-
-    Raises the errors of ``engine.download``, OSError for the disk, DownloadCorrupt for a wrong hash.
-    """
+    """Download what is not there yet. Raises DownloadCorrupt, OSError and ``engine.download``'s errors."""
     total_bytes = sum(download.missing_bytes for download in downloads) or None
     shared = _Shared()
     pool = ThreadPoolExecutor(NUM_PARALLEL, thread_name_prefix="download")

@@ -20,10 +20,7 @@ def cache_folder() -> Path:
 
 
 def place(source: Path, destination: Path, *, or_link: bool = False) -> None:
-    """Make ``source`` appear as ``destination``: one more name for the file where that is possible.
-
-    Where it is not, ``destination`` is a symbolic link with ``or_link``, else a copy. Its folder is made.
-    """
+    """Make ``source`` appear as ``destination``: by a hard link, else by a copy or, ``or_link``, a link."""
     destination.parent.mkdir(exist_ok=True)
     try:
         os.link(source.resolve(), destination)

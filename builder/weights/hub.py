@@ -171,11 +171,7 @@ class Hub:
         )
 
     def _ask_for_access(self, downloads: Collection[Download]) -> None:
-        """Raise the Hub's refusal of the largest of the files that are there already.
-
-        The cache serves callers with other tokens, too: a caller without access to a model must not get it
-        here.
-        """
+        """Raise the Hub's refusal of a cached file: the cache serves callers with other tokens, too."""
         present = [download for download in downloads if download.destination.exists()]
         largest = max(present, key=lambda download: download.size_bytes or 0)
         get_hf_file_metadata(largest.url, token=self._token, endpoint=self.endpoint, retry_on_errors=True)

@@ -20,10 +20,7 @@ from errors.build_config import ModelPathInvalid, ModelUnusable
 
 
 def obtain_model(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Model:
-    """Obtain the files that ``config`` asks for: configuration, tokenizer and, if wanted, one set of weights.
-
-    model_path wins over model_tar_url, and that over model_id, which is then just the model's name.
-    """
+    """Obtain the files of ``config``, whose model_path wins over model_tar_url, and that over model_id."""
 
     def choose(names: Sequence[str], fetch: Fetch) -> Sequence[str]:
         return wanted_names(config, names, fetch, with_weights=with_weights)

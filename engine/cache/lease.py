@@ -30,10 +30,7 @@ class Lease:
 
 
 def make_room(engines: Path, wanted_bytes: int, limit_bytes: int) -> None:
-    """Remove engines from the folder ``engines`` until ``wanted_bytes`` more are within ``limit_bytes``.
-
-    Engines in use stay, even if the limit is exceeded then. Other processes may remove engines meanwhile.
-    """
+    """Remove unused engines, the oldest first, until ``wanted_bytes`` more are within ``limit_bytes``."""
     with writing(engines):
         folders = [path for path in engines.iterdir() if path.is_dir() and not is_staged(path)]
         kept = sorted(engine for folder in folders if (engine := _measured(folder)) is not None)

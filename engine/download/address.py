@@ -29,10 +29,7 @@ def allows_private_urls(environment: Mapping[str, str] | None = None) -> bool:
 def connect_to_public(
     target: tuple[str, int], timeout_s: float, source_address: tuple[str, int] | None = None
 ) -> socket.socket:
-    """Do ``socket.create_connection``, but ``timeout_s`` is the limit of all addresses together.
-
-    Raises AddressRefused if an address of the host is not public.
-    """
+    """Do ``socket.create_connection`` within ``timeout_s`` for all addresses. Raises AddressRefused."""
     host, port = target
     error: OSError | None = None
     deadline_s = time.monotonic() + timeout_s
@@ -54,10 +51,7 @@ def connect_to_public(
 
 
 def require_public_host(host: str, port: int) -> None:
-    """Raise AddressRefused if a host that a proxy connects to is not public, as far as we can see.
-
-    A name that only the proxy can resolve is the proxy's to judge.
-    """
+    """Raise AddressRefused if a proxy's target is private. What it alone can resolve, the proxy judges."""
     try:
         _public_addresses(host, port)
     except socket.gaierror:

@@ -103,10 +103,7 @@ def fetch(
 
 
 def local_path(source: str | Path) -> Path | None:
-    """Return the path that ``source`` is or, as a file URL, names; None for an HTTP(S) URL.
-
-    Raises SourceUnsupported for any other URL.
-    """
+    """Return the path of a path or file URL; None for an HTTP(S) URL. Raises SourceUnsupported for others."""
     if isinstance(source, Path) or not (match := _URL.match(source)):
         return Path(source)
     scheme = (match[1] or "file").lower()

@@ -47,10 +47,7 @@ class Client:
         connections: int,
         authorization: str | None = None,
     ) -> None:
-        """Prepare requests. ``only_public``: the URL is not the operator's; see ``engine.download.address``.
-
-        ``authorization`` is a header's value for the URL's own origin.
-        """
+        """Prepare requests. ``only_public``: see ``address``. ``authorization``: for the URL's own origin."""
         self.shown = redact_url(url)
         self._url = checked_url(url)
         self._authorization = None if authorization is None else {"Authorization": authorization}

@@ -1,7 +1,4 @@
-"""Main memory: how much this machine has, and how much an engine takes of it without a GPU.
-
-The engine makes its KV cache by these rules, and a plan tells it before.
-"""
+"""Main memory: how much there is, and what an engine takes of it without a GPU, as a plan tells before."""
 
 import os
 from dataclasses import dataclass

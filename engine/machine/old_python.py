@@ -13,10 +13,7 @@ _OLDEST = (3, 10)
 
 
 def leave_old_python(module: str, arguments: Sequence[str]) -> None:
-    """Run ``python -m module`` with the Python of ``.venv`` instead, if this one is too old.
-
-    Ends with a coded sentence and exit status 2 where there is no ``.venv``.
-    """
+    """Run ``python -m module`` by ``.venv`` if this Python is too old; exit with status 2 without one."""
     if sys.version_info >= _OLDEST:
         return
     ours = SOURCE_ROOT / ".venv" / "bin" / "python"

@@ -1,7 +1,4 @@
-"""Check that this machine can run an engine, before anything is loaded.
-
-TensorRT itself refuses a foreign engine only after minutes of loading, and cryptically.
-"""
+"""Check that this machine can run an engine, which TensorRT would refuse after minutes, and cryptically."""
 
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""The folder of our packages: a checkout, ``/src`` in an image, or ``cog_triton`` in site-packages.
-
-Python 3.8 can run this module.
-"""
+"""The folder of our packages: a checkout, ``/src`` or site-packages. Python 3.8 can run this module."""
 
 from __future__ import annotations
 

@@ -16,10 +16,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class PlainTar(io.RawIOBase):
-    """Uncompressed bytes of a tar; ``size_bytes`` of them, None where unknown.
-
-    OSErrors of the stream become EngineUnreadable here.
-    """
+    """Uncompressed bytes of a tar, of ``size_bytes`` if known. OSErrors become EngineUnreadable here."""
 
     def __init__(self, stream: ByteStream, place: str, size_bytes: int | None) -> None:
         self.size_bytes = size_bytes

@@ -47,10 +47,7 @@ class Layout:
 
 
 def assemble(layout: Layout, name: str, created: str, config: dict[str, Any], layers: list[Path]) -> str:
-    """Write the image; returns ``name:tag``. The tag is the beginning of the configuration's digest.
-
-    The configuration names every layer by its digest, so the tag identifies the complete content.
-    """
+    """Write the image; return ``name:tag``. The tag is of the configuration's digest, and identifies it."""
     facts = [json.loads((layer / "layer.json").read_text()) for layer in layers]
     history = [{"created": created, "created_by": f"cog-triton: {each['name']}"} for each in facts]
     image_config = layout.blob(

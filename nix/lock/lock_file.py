@@ -1,7 +1,4 @@
-"""A lock: which wheels make a Python environment, by name, version, file name and hash. No host is named.
-
-Read by Nix (``nix/wheel.nix``) and written by ``python -m nix.lock``. Needs the package ``packaging``.
-"""
+"""A lock: the wheels of a Python environment by name, version, file and hash, without hosts; Nix reads it."""
 
 import json
 import re

@@ -52,12 +52,9 @@ def capacity_rows(stack: Stack, mock: Stack, effort: Effort) -> Iterator[Row]:
 
 
 def capacity(pace: Callable[[int], float]) -> float:
-    """Return the number of streams that a server carries at the least share of the pace that is allowed.
+    """Return how many streams a server carries. ``pace`` measures the share of the pace with a number.
 
-    ``pace`` measures the share of a number of streams.
-
-    Between the last number that is carried and the first one that is not, the share is taken as a line over
-    the logarithm of the number.
+    Between the levels around the limit the share is a line over the logarithm of the number.
     """
     index = _LEVELS.index(_FIRST_LEVEL)
     carried = lost = None

@@ -1,7 +1,4 @@
-"""The floor: the smallest asyncio server that writes the same bytes at the same times as another server did.
-
-No server in Python costs less for the same answer. It is recorded from one request, with nothing beside it.
-"""
+"""The floor: the smallest asyncio server that writes the same bytes at the same times as another one did."""
 
 import asyncio
 import multiprocessing

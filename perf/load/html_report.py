@@ -1,7 +1,4 @@
-"""A load test on one page: what was tested, figures, charts over time, and what the terminal shows.
-
-Charts are inline SVG: the page has no script and fetches nothing.
-"""
+"""A load test on one page: what was tested, figures, and charts as inline SVG without scripts."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

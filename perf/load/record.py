@@ -1,7 +1,4 @@
-"""Facts of one request of a load test, and nothing computed from them.
-
-Times are seconds since the test began, on one clock.
-"""
+"""Facts of one request of a load test. Times are seconds since the test began, on one clock."""
 
 from array import array
 from dataclasses import dataclass, field

@@ -89,10 +89,7 @@ def known_engine(shape: str, python: str, folder: Path, workloads: Sequence[Work
 def standin_engine(
     python: str, folder: Path, model: Path = Path("examples/tiny/model"), **more: object
 ) -> Engine:
-    """Make a tiny model's engine without a GPU: the next token is the next id; a step takes what is set.
-
-    ``more``: vLLM's arguments.
-    """
+    """Make a tiny engine without a GPU: the next token is the next id. ``more``: vLLM's arguments."""
     arguments = {
         "max_num_seqs": 256,
         "max_model_len": 1024,

@@ -1,8 +1,4 @@
-"""Markdown tables of the rows: medians over the rounds, ratios to a reference within each round.
-
-Machines differ and one machine's speed changes with time: what is compared is measured within seconds of each
-other.
-"""
+"""Markdown tables: medians over the rounds, and ratios within each, as a machine's speed changes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median

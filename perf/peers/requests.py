@@ -1,7 +1,4 @@
-"""Requests of the same meaning to each kind of server, and whether their answers are the known ones.
-
-Kinds: ``slot`` (Triton's generate_stream), ``json`` and ``sse`` (Cog), ``openai`` (completions).
-"""
+"""Requests of the same meaning to each kind of server: slot, json and sse (Cog), openai; known answers."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -23,10 +20,7 @@ from runner.triton_server.model_names import SLOT
 
 
 def posting(endpoint: Endpoint, prompt: Prompt, *, is_streaming: bool = True) -> Posting:
-    """Make a request for exactly as many tokens as ``prompt`` says. The slot takes ids, the others text.
-
-    ``is_streaming`` is for the slot and OpenAI's API; Cog's streams are a kind of their own.
-    """
+    """Make a request for as many tokens as ``prompt`` says. ``is_streaming``: for slot and OpenAI's API."""
     kind, url, tokens = endpoint.kind, endpoint.url, prompt.output_tokens
     # Known answers have no end. What keeps others from ending costs a vLLM engine time.
     is_fixed = endpoint.engine.answer(prompt.ids, 1) is None

@@ -47,10 +47,7 @@ def server_name(text: str) -> str:
 
 @contextmanager
 def resident(names: Sequence[str], engines: dict[str, Engine], folder: Path) -> Iterator[dict[str, Endpoint]]:
-    """Start all of them on each engine; vLLM's only on engines of its kind.
-
-    Ours start first and fill the engine's cache. With several engines, a server is called ENGINE/SERVER.
-    """
+    """Start all of them on each engine, ours first; vLLM's only on engines of its kind."""
     with ExitStack() as opened:
         found = {}
         for label, engine in engines.items():

@@ -19,10 +19,7 @@ _VARIABLES |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 def vllm_serve(
     engine: Engine, log_path: Path, api_servers: int, variables: Mapping[str, str]
 ) -> Iterator[tuple[str, int]]:
-    """Start it, and stop all that it started. Its URL and process session, once it is ready.
-
-    It logs nothing per request.
-    """
+    """Start it, without request logs, and stop it. Yield its URL and process session once it is ready."""
     (port,) = free_ports(1)
     flags = [part for name, value in engine.arguments.items() for part in _flag(name, value)]
     command = [shutil.which(engine.python) or engine.python, "-m", "vllm.entrypoints.cli.main", "serve"]

@@ -1,7 +1,4 @@
-"""GET /openapi.json: the description of the API, made from the types of bodies and answers.
-
-Fields that the model or engine of this server does not support are left out. The page at / is made from it.
-"""
+"""GET /openapi.json, made from the types of bodies and answers, without what this server does not support."""
 
 from typing import Any
 

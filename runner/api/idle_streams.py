@@ -1,7 +1,4 @@
-"""Event streams in which nothing is sent for a while, as before the first token of a long prompt.
-
-Proxies, load balancers and clients close a connection that is silent for some time, often a minute.
-"""
+"""Event streams that are silent for a while, which proxies and clients would close, often after a minute."""
 
 import asyncio
 from collections.abc import Iterator

@@ -158,10 +158,7 @@ def check_document(document: object, kind: type, refusal: str = "") -> None:
 
 
 def _check(value: Any, kind: inspect.Type, name: str, path: Path) -> None:
-    """Check ``value`` at ``name``, its path in the document; ``path`` leads on from there.
-
-    Without a path all is checked, until something does not fit.
-    """
+    """Check ``value`` at ``name``; ``path`` leads on. Without one, check all until something does not fit."""
     match kind:
         case inspect.Metadata():
             _check(value, kind.type, name, path)

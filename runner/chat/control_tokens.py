@@ -35,10 +35,7 @@ NONE = ControlTokens()
 
 
 class MarkedText(str):
-    """Prompt of which some parts are plain text, though they look like control tokens.
-
-    ``plain``: the parts, as (start, end) in characters, in order, that must not become control tokens.
-    """
+    """Prompt with ``plain`` parts, (start, end) in characters, that must not become control tokens."""
 
     plain: Sequence[tuple[int, int]]
 

@@ -1,8 +1,4 @@
-"""Form of the messages that a chat template gets: what one template needs, another refuses.
-
-``learned_form`` finds it out by rendering probes: short chats of made-up words that have to appear in the
-prompt.
-"""
+"""Form of the messages that a template gets, which ``learned_form`` finds by rendering short chats."""
 
 import itertools
 import json

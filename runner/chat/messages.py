@@ -114,10 +114,7 @@ def _reasoning(message: Message, place: str) -> dict[str, str]:
 
 
 def _check_results(messages: list[Message]) -> None:
-    """Give each result of a tool the tool's name, which some templates write: clients send the call's id.
-
-    Raises E1005 for the id of no earlier call, as other servers do. Calls may have no ids.
-    """
+    """Give each result its tool's name, which some templates write. Raises E1005 for an unknown id."""
     names: dict[str | None, str] = {}
     for index, message in enumerate(messages):
         for call in message.get("tool_calls", ()):
@@ -187,10 +184,7 @@ def _sent(fields: Message) -> Message:
 
 
 def _arguments(given: Any) -> dict[str, Any] | str:
-    """Return an object; else the text that the model wrote, which may be invalid or cut.
-
-    Raises RecursionError.
-    """
+    """Return an object; else the text that the model wrote, maybe invalid or cut. Raises RecursionError."""
     value = given or {}
     for _ in range(2):  # Some clients write JSON in JSON.
         if isinstance(value, str):

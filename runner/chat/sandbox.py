@@ -39,10 +39,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Sandbox:
-    """Process used by one thread at a time.
-
-    It is ended for exceeding a limit, and when its socket closes: with this object, or with our process.
-    """
+    """Process used by one thread at a time. It ends for exceeding a limit, with this object and with us."""
 
     def __init__(self, compile_: Compile, niceness: int = 0) -> None:
         self._compile = compile_

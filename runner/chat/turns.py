@@ -1,7 +1,4 @@
-"""Turns of a chat, rearranged for templates that refuse or leave out some as they were sent.
-
-No arrangement loses a text, and each keeps the order of what it joins.
-"""
+"""Turns of a chat, rearranged for templates that refuse or lose some; no text is lost, no order changed."""
 
 import itertools
 import json

@@ -1,7 +1,4 @@
-"""With LOG_FORMAT=json: Cog's log lines, and ours that Cog wraps into its own, as flat JSON objects.
-
-The output of predictions is left out: it contains prompts, and callers get it as the prediction's ``logs``.
-"""
+"""With LOG_FORMAT=json: Cog's lines, and ours that Cog wraps, as flat JSON, without predictions' output."""
 
 import json
 import os

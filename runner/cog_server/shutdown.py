@@ -205,10 +205,7 @@ def _open_request(listener: socket.socket) -> socket.socket:
 
 
 def find_listener(port: int) -> tuple[socket.socket, Callable[[], bool]] | None:
-    """Find our own descriptor of the socket that listens on ``port``, and whether coglet still listens.
-
-    coglet does not hand it out, but it is a file of this process.
-    """
+    """Find a descriptor of coglet's socket on ``port`` among our files, and whether coglet still listens."""
     for path in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # Another thread may close it meanwhile.
             if (place := path.readlink()).name.startswith("socket:"):

@@ -180,10 +180,7 @@ def hook_coglet() -> None:
 
 
 def _notice_ignored_cancellations() -> None:
-    """Notice them: coglet raises its cancellation in a prediction's thread between any two steps.
-
-    Python ignores what is raised in the callback of a weak reference: the prediction would go on to its end.
-    """
+    """Notice cancellations that Python ignores: coglet raises them also in callbacks of weak references."""
     ignore = sys.unraisablehook
 
     def notice(unraisable: sys.UnraisableHookArgs) -> None:

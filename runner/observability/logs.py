@@ -45,10 +45,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(log_format: str | None = None) -> None:
-    """Set up a process whose standard error is the log: the slot's, the engine server's, the API server's.
-
-    ``log_format``: by default the environment's.
-    """
+    """Set up a process whose standard error is the log. ``log_format``: by default the environment's."""
     handler = logging.StreamHandler(sys.stderr)
     is_json = (log_format or os.environ.get(VARIABLE)) == JSON
     handler.setFormatter(JsonFormatter() if is_json else logging.Formatter(_TEXT_FORMAT))

@@ -24,10 +24,7 @@ _NS = 1_000_000_000
 
 
 def open_tracing(url: str | None, service_name: str, model: str) -> Tracing | None:
-    """Open tracing to the OTLP endpoint ``url``; None: no tracing.
-
-    Cog's worker has a trace provider already, which is then used; elsewhere one is made.
-    """
+    """Open tracing to ``url``, if any, by the trace provider that Cog's worker has, or a new one."""
     if url is None:
         return None
     from opentelemetry import trace
@@ -72,10 +69,7 @@ class Tracing:
         operation: str = _OPERATION,
         model: str = "",
     ) -> RequestTrace:
-        """Begin a generation's trace, in the current context.
-
-        ``model``: the name that the client knows, if any.
-        """
+        """Begin a generation's trace, in the current context. ``model``: the name that the client knows."""
         model = model or self._model
         attributes = {
             "gen_ai.operation.name": operation,

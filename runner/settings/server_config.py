@@ -1,7 +1,4 @@
-"""The server configuration YAML (COG_TRITON_CONFIG): the section ``instantiate``.
-
-An unknown key is E1006, which suggests the nearest known key.
-"""
+"""The server YAML (COG_TRITON_CONFIG), section ``instantiate``. E1006 suggests a key for an unknown one."""
 
 import difflib
 from collections.abc import Mapping

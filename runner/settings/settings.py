@@ -1,7 +1,4 @@
-"""Settings of the runner, parsed once from the environment and the YAML file that it names.
-
-An invalid value is E1006, which names the variable. Variables override the YAML file.
-"""
+"""Settings of the runner, from the environment and the YAML file that it names and overrides."""
 
 import os
 from collections.abc import Mapping

@@ -1,7 +1,4 @@
-"""The slot's connection to the engine server, for threads.
-
-``runner.engines.protocol.client`` is the client of processes with an event loop.
-"""
+"""The slot's connection to the engine server, for threads. Event loops have ``engines.protocol.client``."""
 
 import logging
 import socket

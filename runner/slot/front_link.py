@@ -15,10 +15,7 @@ log = logging.getLogger("cog_triton.slot")
 
 
 class FrontLink:
-    """A link that the relay's thread alone uses. It connects when it is needed, and again to the next front.
-
-    Sending waits for a front that does not read: its supervisor ends it soon.
-    """
+    """A link of the relay's thread, to one front after the other. Sending waits for a front that is slow."""
 
     def __init__(self, path: Path, model_version: str) -> None:
         self._path = path

@@ -151,10 +151,7 @@ class TritonPythonModel:
             self._relay.feed(self._ends([(request_id, exc)]))
 
     def _stop(self, call: Call) -> None:
-        """NVIDIA's ``stop`` input: cancel the running requests with this id, and send an empty response.
-
-        Without such a request it does not involve the engine: the runner uses it as a health check.
-        """
+        """NVIDIA's ``stop`` input: cancel requests with this id, if any. It is also a health check."""
         if not call.request_id:
             raise InvalidTensor(name="stop", expected="sent with a request id", value=True)
         self._engine.check_ready()

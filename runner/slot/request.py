@@ -34,10 +34,7 @@ class SlotRequest:
     """The number of outputs: drawn one by one, or the best of a beam search."""
 
     def submits(self) -> list[Submit]:
-        """Make a request to the engine for each output, with consecutive seeds as in TensorRT-LLM.
-
-        A beam search is a single request.
-        """
+        """Make a request for each output, with consecutive seeds as in TensorRT-LLM; one for all beams."""
         sampling = self.submit.sampling
         if self.num_sequences == 1 or sampling.beam_width > 1:
             return [self.submit]

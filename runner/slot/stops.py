@@ -1,7 +1,4 @@
-"""Calls that the front of Triton has stopped, because their clients have disconnected.
-
-Triton tells a Python model only when asked, for each request anew, and an ensemble's models never.
-"""
+"""Calls that the front has stopped: Triton tells a Python model only when asked, and never an ensemble's."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -58,10 +58,7 @@ def open_served_engine(
 
 
 def make_engine(settings: Settings, log: Log) -> Path:
-    """Have the builder, another program, make the engine of MODEL_ID. Return the engine's folder.
-
-    Blocks while the model is downloaded. Raises the builder's errors.
-    """
+    """Have the builder make the engine of MODEL_ID, and wait. Return its folder. Raises its errors."""
     assert settings.model_id is not None, "asked only for a model"
     environment = {
         **os.environ,

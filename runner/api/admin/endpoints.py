@@ -107,10 +107,7 @@ class Admin:
 
 
 def allowed_folder(name: str, path: str, allowed: tuple[Path, ...]) -> Path:
-    """Return the folder that ``path`` names, inside an allowed one. Raises E1014.
-
-    Symbolic links are followed first, also those of the adapter's files.
-    """
+    """Return the folder that ``path`` names, links followed, inside an allowed one. Raises E1014."""
     for root in map(Path.resolve, allowed):
         try:
             folder = (root / path).resolve()

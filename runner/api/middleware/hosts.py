@@ -25,10 +25,7 @@ def restricts_hosts(settings: APISettings) -> bool:
 
 
 class AllowedHosts:
-    """Middleware that refuses requests with another ``Host`` than a loopback one or one of ``hosts``.
-
-    Health, readiness and metrics are answered for any host.
-    """
+    """Middleware that refuses a ``Host`` other than loopback and ``hosts``, but for ``_OPEN_PATHS``."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
         self._app = app

@@ -1,7 +1,4 @@
-"""The bodies of requests: the fields of each endpoint, with their limits and meanings.
-
-An unknown field is an error that names it. ``null`` means that a field was not sent.
-"""
+"""The bodies of requests, with limits and meanings. Unknown fields are errors; ``null`` is as not sent."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal

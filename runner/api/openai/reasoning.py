@@ -1,8 +1,4 @@
-"""Amount of reasoning before an answer, by the variables of the chat template.
-
-An effort is a hint, in all APIs: coding agents send one with each request. What the template can't be told is
-ignored.
-"""
+"""Amount of reasoning, by variables of the chat template: a hint, ignored where it can't be told."""
 
 import re
 from typing import Any

@@ -18,11 +18,7 @@ _MOST_NAMES = 10
 
 
 def tool_use(body: ChatBody, engine_kind: str) -> families.ToolUse | None:
-    """Return the tools that an answer may call; None if there are none.
-
-    Raises E1005 for a choice that the other fields do not allow, and E1602 for calls that only a guide can
-    enforce, on an engine that follows none.
-    """
+    """Return the tools that an answer may call, if any. Raises E1005, and E1602 for what needs a guide."""
     if body.tool_choice == "none":
         return None
     tools = {each.function.name: _tool(each.function) for each in body.tools or ()}

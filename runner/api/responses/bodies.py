@@ -1,7 +1,4 @@
-"""The body of POST /v1/responses.
-
-Unknown fields of items, content and tools are ignored, as clients send back what other servers wrote there.
-"""
+"""The body of POST /v1/responses. Clients send back items' fields of other servers."""
 
 from typing import Annotated, Any, Literal
 

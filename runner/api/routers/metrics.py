@@ -13,10 +13,7 @@ from runner.observability.metrics import CACHED_TOKENS, INPUT_TOKENS, METRICS, m
 def router_families(
     readings: Sequence[Reading], model: str, ready: Ready, statistics: Statistics | None
 ) -> list[Family]:
-    """Return the metrics. ``statistics``: None while the engine is away; its gauges are then left out.
-
-    Counters are of requests by Cog and by the OpenAI-compatible API.
-    """
+    """Return the metrics of both APIs. ``statistics``: None while the engine is away; gauges are left out."""
     families: list[Family] = []
     labels = {"model_name": model, "engine": "0"}
 

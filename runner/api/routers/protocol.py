@@ -1,7 +1,4 @@
-"""What routers ask of a model server, in vLLM's form: prompts as token ids, facts of the server, metrics.
-
-It is offered with ROUTER_PROTOCOL=vllm alone. See docs/routers.md for who reads what.
-"""
+"""What routers ask of a model server, in vLLM's form, with ROUTER_PROTOCOL=vllm: see docs/routers.md."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""Parts of an answer: text for the user, reasoning, and calls of tools.
-
-The parts of an answer, concatenated by kind, are the same for every split of its tokens into steps.
-"""
+"""Parts of an answer. Concatenated by kind, they are the same for every split of its tokens into steps."""
 
 import msgspec
 

@@ -1,7 +1,4 @@
-"""Family made of ``response_template``, where ``transformers`` has the marks around parts of answers.
-
-Its patterns are never matched with answers. Each counts as a mark if it is literal, spaces around or not.
-"""
+"""Family made of ``response_template`` of ``transformers``, whose patterns count as marks if literal."""
 
 import itertools
 import re

@@ -123,10 +123,7 @@ def _optional(rules: Rules, syntax: CallSyntax, calls: Calls, tools: ToolUse) ->
 
 
 def _channel_rules(rules: Rules, answer: AnswerForm, then: Guide | None, budget: int | None) -> None:
-    """Add the rules of an answer in channels (gpt-oss): messages, each with a header before its text.
-
-    The answer begins after ``<|start|>assistant``, or in the reasoning.
-    """
+    """Add rules of an answer in channels (gpt-oss), from after ``<|start|>assistant`` or reasoning on."""
     start, channel, message, constrain, end, call, _ = map(rules.marker, HarmonyCalls().markers)
     next_message = f'{end} {start} "assistant"'
 

@@ -48,11 +48,7 @@ def arguments(tool: Tool, tools: ToolUse, rules: Rules) -> str:
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Forbid properties that the schema does not name, where it says nothing of others.
-
-    Every value of the result is one of ``schema``, too. Small models would go on with properties of their
-    own.
-    """
+    """Forbid properties that a schema does not name, if it says nothing of others: small models add some."""
     made = dict(schema)
     properties, items = schema.get("properties"), schema.get("items")
     if isinstance(items, dict):
