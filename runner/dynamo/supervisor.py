@@ -101,10 +101,7 @@ class DynamoWorker(SupervisedProcess):
         return DynamoWorkerFailed(reason=reason, log_tail=self.child.last_lines())
 
     async def drain(self) -> None:
-        """Leave discovery, and let running requests end within the grace period.
-
-        Front ends go on with the others on another worker once ``stop`` has ended the process.
-        """
+        """Leave discovery, and let requests end for the grace period. Others go on at other workers."""
         await self.end_supervision()
         self.child.send_signal(signal.SIGTERM)
         await asyncio.wait(

@@ -1,7 +1,4 @@
-"""One request of an engine that samples here: its output, and the rules that end or restrict it.
-
-Pure Python without tensors: stop words, bad words, ``min_tokens`` and guides.
-"""
+"""One request of an engine that samples here: its output, and what ends or restricts it, without tensors."""
 
 from __future__ import annotations
 

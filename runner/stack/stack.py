@@ -1,9 +1,4 @@
-"""The processes behind the APIs: the engine server, Triton and its front.
-
-They start before the engine is complete.
-
-With NVIDIA's C++ backend in the slot there is no engine server: Triton holds the engine.
-"""
+"""The processes behind the APIs: Triton, its front and, without NVIDIA's C++ backend, the engine server."""
 
 import asyncio
 import json

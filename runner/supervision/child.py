@@ -139,10 +139,7 @@ class Child:
 
 
 class _Process(asyncio.SubprocessProtocol):
-    """A process whose end is known at once.
-
-    NOTE: asyncio's own ``wait`` also waits for the pipes, which a grandchild may keep open.
-    """
+    """A process whose end is known at once. NOTE: asyncio's ``wait`` waits for a grandchild's pipes, too."""
 
     transport: asyncio.SubprocessTransport
     pid: int

@@ -1,7 +1,4 @@
-"""Bounds of a JSON document, checked on its bytes while they arrive: before it is parsed, and without loops.
-
-A parser makes up to thirty bytes of objects from one byte of JSON, and holds Python's lock meanwhile.
-"""
+"""Bounds of a JSON document, checked as it arrives: parsed, a byte may take thirty, and Python's lock."""
 
 import re
 from itertools import accumulate

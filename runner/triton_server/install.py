@@ -36,10 +36,7 @@ class TritonInstall:
 
 
 def install_triton(runtime_dir: Path, extra_backend_dir: Path | None) -> TritonInstall:
-    """Lay out a backend folder in ``runtime_dir`` for this Python. Raises E1008 if a part is missing.
-
-    ``extra_backend_dir`` (TRITONSERVER_BACKEND_DIR) adds its backends, such as NVIDIA's tensorrtllm.
-    """
+    """Lay out a backend folder for this Python, with the backends of ``extra_backend_dir``. Raises E1008."""
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise MissingRequirement(what="nvidia-pytriton (Triton's server)", remedy=SET_UP)

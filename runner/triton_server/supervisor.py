@@ -165,10 +165,7 @@ class Heartbeat:
         self._executions: int | None = None
 
     async def is_alive(self) -> bool:
-        """Return True if Triton and the slot answer, even with an error, or have run requests since.
-
-        A request of ours waits behind those of clients, of which there may be thousands.
-        """
+        """Return True if Triton and the slot answer, or have run requests: ours waits behind all others."""
         before, self._executions = self._executions, await self._count_executions()
         if self._executions not in (None, before):
             return True

@@ -75,10 +75,7 @@ class Follower:
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     def allowed(self, vocab_size: int) -> tuple[Mask, bool]:
-        """Return which tokens may come next, [vocab_size], and whether the output may end.
-
-        Raises GuideFailed.
-        """
+        """Return which tokens may come next, [vocab_size], and if the output may end. Raises GuideFailed."""
         if not self._slow_masks.has_room(self._compiled.slowest_mask_s):
             raise self.failed(f"it is slow, as are other guides that are running; {REMEDY}")
         start_s = time.thread_time()

@@ -1,7 +1,4 @@
-"""JSON schemas in the form in which llguidance follows them.
-
-It refuses keywords that it does not know, even without effect, and reads large numbers inexactly.
-"""
+"""JSON schemas as llguidance follows them: it refuses other keywords, and reads large numbers inexactly."""
 
 import json
 import re

@@ -24,10 +24,7 @@ class Sink(Protocol):
         """Take a value for each of the tokens that ``tokens`` gets next, of requests that want them."""
 
     def cached(self, new: Iterable[tuple[int, int]]) -> None:
-        """Take the numbers of prompt tokens that were not computed: (request id, number) pairs.
-
-        Sent to the client with its next tokens, or its end.
-        """
+        """Take (request id, prompt tokens not computed) pairs, sent with the next tokens or the end."""
 
     def finished(
         self,
@@ -47,10 +44,7 @@ class Sink(Protocol):
         """Fail one request. A CodedError keeps its code; any other becomes E2109."""
 
     def broken(self, error: Exception) -> None:
-        """Fail the engine as a whole: its process reports, ends, and is started again.
-
-        A CodedError keeps its code; any other becomes E2107.
-        """
+        """Fail the engine: its process reports, ends, and is started again. E2107 if it has no code."""
 
 
 class EngineAdapter(Protocol):
@@ -73,10 +67,7 @@ class EngineAdapter(Protocol):
 
 
 class OrderedAdapter(EngineAdapter, Protocol):
-    """An engine of a kind that takes orders (``load_adapter`` and ``sleep`` of ``engine.kinds``).
-
-    One thread calls these methods, which return once the order is carried out, and raise a CodedError.
-    """
+    """An engine of a kind that takes orders, each in one thread until it is done. Raises a CodedError."""
 
     def load_adapter(self, order: LoadAdapter) -> dict[str, str]:
         """Return the adapters for ``Ready``."""

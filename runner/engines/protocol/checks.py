@@ -49,10 +49,7 @@ NO_CHAT_FORM = "calls of tools and reasoning are enforced by the kinds transform
 
 
 def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | None = None) -> None:
-    """Check a request in the engine server, for every kind. Raises E1002, E1011, E1103, E1104 or E2114.
-
-    ``extremes``: the lowest and the highest input id, if they are known.
-    """
+    """Check a request, for every kind. Raises E1002, E1011, E1103, E1104, E2114. ``extremes``: of the ids."""
     if ready.is_asleep:
         raise EngineAsleep
     check_task(embeds=request.embeds, is_embedding=ready.is_embedding)

@@ -336,10 +336,7 @@ class EngineClient:
             self._connection.close()
 
     def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> EngineOutputs:
-        """Send a request. Each output is all that has arrived; the last has the finish reason.
-
-        Close the iterator. Raises a CodedError, as does the iteration.
-        """
+        """Send a request; yield all that has arrived at a time. Raises a CodedError. Close the iterator."""
         connection = self._ready_connection()
         return EngineOutputs(connection, *connection.open(submit, outlet))
 

@@ -265,10 +265,7 @@ class LogProbs(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cached(msgspec.Struct, frozen=True, tag=True):
-    """Numbers of prompt tokens that the engine did not compute, because an earlier request had them.
-
-    Sent once for each request, at the latest before its end, by engines that know it.
-    """
+    """Numbers of prompt tokens that were cached, sent once for each request by engines that know them."""
 
     new: list[tuple[int, int]]
     """(request id, number of tokens) pairs."""

@@ -65,10 +65,7 @@ class FrameQueue:
 def decode_frames(
     buffer: bytearray, decoder: msgspec.msgpack.Decoder[list[Message]]
 ) -> Iterator[list[Message]]:
-    """Yield the messages of each whole frame in ``buffer``, then remove these frames from it.
-
-    Raises FrameTooLong, and what the decoder raises for a malformed message.
-    """
+    """Yield the messages of whole frames, then remove these. Raises FrameTooLong and the decoder's errors."""
     start = 0
     try:
         with memoryview(buffer) as view:
@@ -95,10 +92,7 @@ class FrameReader(Generic[Message]):
         """Beginning of the next frame; kept, so that iterating may stop and go on later."""
 
     def batches(self) -> Iterator[list[Message]]:
-        """Yield the messages of each read, in order, until the peer closes the connection.
-
-        Raises as ``decode_frames`` does.
-        """
+        """Yield the messages of each read until the connection closes. Raises as ``decode_frames`` does."""
         buffer = self._buffer
         with suppress(OSError):
             while data := self._connection.recv(_READ_BYTES):

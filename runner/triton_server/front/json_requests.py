@@ -27,10 +27,7 @@ _MAX_TENSORS = 256
 
 
 def generate_request(body: bytes, model: Model, version: str) -> Any:
-    """Convert a body of the generate extension into a ``ModelInferRequest``. Raises E1103, E1107.
-
-    As in Triton, members that name no input of the model are ignored.
-    """
+    """Convert a body of the generate extension, and ignore unknown members as Triton. Raises E1103, E1107."""
     document = _object(_decode(body))
     request = pb.ModelInferRequest(model_name=model.name, model_version=version)
     for name, value in document.items():
