@@ -106,7 +106,7 @@ class ProgramStep(_Section):
 
 
 class BuildStep(ProgramStep):
-    """The step that compiles the engine. ``fit_lengths`` cuts lengths to the model's limit."""
+    """The step that compiles the engine. ``fit_lengths`` cuts lengths to the model's instead of rejecting them."""
 
     fit_lengths: bool = False
 
