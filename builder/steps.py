@@ -16,14 +16,7 @@ from builder.weights.weights import obtain_model
 from engine.directory import file_sizes
 from engine.redact import redact_url
 from engine.sampling_defaults import GENERATION_CONFIG
-from engine.tar.manifest import (
-    MANIFEST_NAME,
-    EngineFacts,
-    FileEntry,
-    Manifest,
-    make_manifest,
-    manifest_bytes,
-)
+from engine.tar.manifest import MANIFEST_NAME, EngineFacts, FileEntry, Manifest, make_manifest, manifest_bytes
 from engine.tar.pack import pack
 from engine.words import in_words, num_files
 
@@ -122,10 +115,7 @@ def place_generation_config(work: Work) -> None:
 
 def place_fast_tokenizer(work: Work) -> None:
     work.vocab_size = place_tokenizer(
-        work.model,
-        work.directory,
-        scratch=work.scratch,
-        trust_remote_code=work.config.trust_remote_code,
+        work.model, work.directory, scratch=work.scratch, trust_remote_code=work.config.trust_remote_code
     )
 
 

@@ -1,6 +1,5 @@
 """Commands and their options. Nothing large is imported here, so that help and usage errors come at once."""
 
-import argparse
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +8,8 @@ from pathlib import Path
 from engine.kinds import KINDS
 from runner.triton_server.model_names import SLOT
 
+Add = Callable[..., object]
+"""A parser's ``add_argument``."""
 NUMBERS: tuple[tuple[str, type, float, float, float, str], ...] = (
     ("max_tokens", int, 128, 1, math.inf, "maximum number of tokens to generate"),
     ("min_tokens", int, 0, 0, math.inf, "minimum number of tokens to generate"),
@@ -27,17 +28,17 @@ _CONFIG = "build config (a YAML file or its URL), or a model as in `serve`"
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its line in the list of commands, its description, and what adds its options to a parser."""
+    """A command: its line in the list of commands, its description, and what adds its options."""
 
     help: str
     description: str
-    add: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    add_options: Callable[[Add], None] = lambda add: None
 
 
-def _plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help=_CONFIG)
-    _add_kind(parser)
-    parser.add_argument(
+def _plan(add: Add) -> None:
+    add("config", help=_CONFIG)
+    _add_kind(add)
+    add(
         "--model-config",
         type=Path,
         metavar="FILE",
@@ -45,19 +46,17 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help=_CONFIG)
-    _add_kind(parser)
-    parser.add_argument("-o", "--output", default="engine.tar", help="default: %(default)s")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check the config, print the plan, build nothing"
-    )
+def _build(add: Add) -> None:
+    add("config", help=_CONFIG)
+    _add_kind(add)
+    add("-o", "--output", default="engine.tar", help="default: %(default)s")
+    add("--dry-run", action="store_true", help="check the config, print the plan, build nothing")
 
 
-def _migrate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help="build config: a YAML file or its URL")
-    parser.add_argument("-o", "--output", type=Path, help="the file to write (default: stdout)")
-    parser.add_argument(
+def _migrate(add: Add) -> None:
+    add("config", help="build config: a YAML file or its URL")
+    add("-o", "--output", type=Path, help="the file to write (default: stdout)")
+    add(
         "--backend",
         choices=["tensorrt", "pytorch"],
         default="tensorrt",
@@ -65,67 +64,63 @@ def _migrate(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _inspect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
-    parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
-    parser.add_argument("--gpu", action="store_true", help="check whether this machine can run it")
-    parser.add_argument(
-        "--verify", action="store_true", help="read everything and check the hash of every file"
-    )
+def _inspect(add: Add) -> None:
+    add("engine", help="engine.tar (path or URL) or engine folder")
+    add("--json", action="store_true", help="print the manifest as JSON")
+    add("--gpu", action="store_true", help="check whether this machine can run it")
+    add("--verify", action="store_true", help="read everything and check the hash of every file")
 
 
-def _serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _serve(add: Add) -> None:
+    add(
         "model",
         nargs="?",
         metavar="MODEL",
         help=f"{_MODEL}; default: COG_WEIGHTS, ENGINE_DIR or MODEL_ID, else the tiny example",
     )
-    _add_kind(parser)
-    parser.add_argument(
+    _add_kind(add)
+    add(
         "--host",
         help="address to listen on; default: 127.0.0.1, but TRITON_HOST and OPENAI_HOST where they are set",
     )
-    parser.add_argument("--port", help="Cog's port (default: PORT or 5000)")
-    parser.add_argument("--nodes", help="machines that hold the engine together (default: NODES or 1)")
-    parser.add_argument(
-        "--node-rank", metavar="RANK", help="this machine among them: 0 serves (default: NODE_RANK or 0)"
-    )
-    parser.add_argument(
+    add("--port", help="Cog's port (default: PORT or 5000)")
+    add("--nodes", help="machines that hold the engine together (default: NODES or 1)")
+    add("--node-rank", metavar="RANK", help="this machine among them: 0 serves (default: NODE_RANK or 0)")
+    add(
         "--head",
         metavar="HOST[:PORT]",
         help="where the machine of rank 0 listens for the others (default: HEAD_ADDRESS)",
     )
 
 
-def _api(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _api(add: Add) -> None:
+    add(
         "--triton",
         required=True,
         metavar="HOST:PORT",
         help="where Triton's gRPC API is; without a port: 8001",
     )
-    parser.add_argument(
+    add(
         "--tokenizer",
         required=True,
         metavar="MODEL",
         help="the model that Triton serves, of which no weights are needed: a model's folder, a Hugging Face "
         "model (owner/name, owner/name@revision) or an engine's folder",
     )
-    parser.add_argument(
+    add(
         "--triton-model",
         default=SLOT,
         metavar="NAME",
         help="Triton's model with the tensors of NVIDIA's backend: of token ids (default: %(default)s)",
     )
-    parser.add_argument("--host", help="address to listen on (default: OPENAI_HOST or 127.0.0.1)")
-    parser.add_argument("--port", help="port to listen on (default: OPENAI_PORT or 9000)")
-    parser.add_argument(
+    add("--host", help="address to listen on (default: OPENAI_HOST or 127.0.0.1)")
+    add("--port", help="port to listen on (default: OPENAI_PORT or 9000)")
+    add(
         "--model-name",
         metavar="NAME",
         help="name of the model in this API (default: OPENAI_MODELS or the tokenizer's model)",
     )
-    parser.add_argument(
+    add(
         "--max-model-len",
         metavar="TOKENS",
         help="most tokens of prompt and output together, where Triton's engine takes less than the model or "
@@ -133,49 +128,43 @@ def _api(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _generate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engine", metavar="MODEL", help=_MODEL)
-    parser.add_argument("prompt", help="the prompt, or - to read it from stdin")
-    _add_kind(parser)
-    parser.add_argument(
+def _generate(add: Add) -> None:
+    add("engine", metavar="MODEL", help=_MODEL)
+    add("prompt", help="the prompt, or - to read it from stdin")
+    _add_kind(add)
+    add(
         "--chat",
         action="store_true",
         help="put the prompt into the model's chat template, as a user's message",
     )
-    parser.add_argument(
-        "--system-prompt", default=None, help="system prompt, for the prompt template or the chat"
-    )
-    parser.add_argument("--prompt-template", default=None, help="template with {prompt} and {system_prompt}")
+    add("--system-prompt", default=None, help="system prompt, for the prompt template or the chat")
+    add("--prompt-template", default=None, help="template with {prompt} and {system_prompt}")
     for name, kind, default, *_, meaning in NUMBERS:
         option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, type=kind, default=default, help=f"{meaning} (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=None, help="random seed (default: random)")
-    parser.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="stop sequence; may be repeated"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's log and statistics")
+        add(option, type=kind, default=default, help=f"{meaning} (default %(default)s)")
+    add("--seed", type=int, default=None, help="random seed (default: random)")
+    add("--stop", action="append", default=[], metavar="TEXT", help="stop sequence; may be repeated")
+    add("-v", "--verbose", action="store_true", help="show Triton's log and statistics")
 
 
-def _doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _doctor(add: Add) -> None:
+    add(
         "engine",
         nargs="?",
         metavar="ENGINE",
         help="engine.tar (path or URL) or engine folder to check; default: COG_WEIGHTS or ENGINE_DIR",
     )
-    parser.add_argument(
-        "--perf", action="store_true", help="also measure every layer with a paced engine (40 s)"
-    )
+    add("--perf", action="store_true", help="also measure every layer with a paced engine (40 s)")
 
 
-def _instantiate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help="YAML file with a section `instantiate`")
-    parser.add_argument("--base", help="the runner image; default: `base_model` of the section")
-    parser.add_argument("--dest", help="name of the new image; default: `staging_dest` of the section")
+def _instantiate(add: Add) -> None:
+    add("config", help="YAML file with a section `instantiate`")
+    add("--base", help="the runner image; default: `base_model` of the section")
+    add("--dest", help="name of the new image; default: `staging_dest` of the section")
 
 
-def _add_kind(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_kind(add: Add) -> None:
+    add(
         "--engine",
         dest="kind",
         choices=[kind.name for kind in KINDS.values() if kind.serves_models],

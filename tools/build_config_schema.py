@@ -22,10 +22,7 @@ def build_config_schema() -> dict[str, Any]:
     for key, program in _PROGRAMS.items():
         step = "BuildStep" if program == BUILD else "ProgramStep"
         # NOTE: no null beside it, though it would be taken: editors then tell only that neither fits.
-        schema["properties"][key] = {
-            "$ref": f"#/$defs/{step}",
-            "properties": {"args": _arguments(program)},
-        }
+        schema["properties"][key] = {"$ref": f"#/$defs/{step}", "properties": {"args": _arguments(program)}}
     return schema
 
 

@@ -106,7 +106,7 @@ class ProgramStep(_Section):
 
 
 class BuildStep(ProgramStep):
-    """The step that compiles the engine. ``fit_lengths`` cuts lengths to the model's instead of rejecting them."""
+    """The step that compiles the engine. ``fit_lengths`` cuts lengths to the model's and rejects none."""
 
     fit_lengths: bool = False
 

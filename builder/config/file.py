@@ -16,15 +16,7 @@ from urllib.parse import unquote_to_bytes
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from builder.config.config import (
-    BuildConfig,
-    BuildStep,
-    LoraAdapter,
-    PacedEngine,
-    ProgramStep,
-    Target,
-    shown,
-)
+from builder.config.config import BuildConfig, BuildStep, LoraAdapter, PacedEngine, ProgramStep, Target, shown
 from builder.config.hub_page import hub_page
 from builder.trtllm.old.config import migrate
 from engine.download.body import Transfer

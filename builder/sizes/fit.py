@@ -178,12 +178,7 @@ def main_memory(
     weights, of_token = weight_bytes(shape, precision), kv_bytes_per_token(shape, precision)
     length = ModelConfig(values).max_position_embeddings or MIN_SEQ_LEN
     present = ram_here_bytes()
-    sizes = {
-        "present_bytes": present,
-        "weight_bytes": weights,
-        "token_bytes": of_token,
-        "max_tokens": length,
-    }
+    sizes = {"present_bytes": present, "weight_bytes": weights, "token_bytes": of_token, "max_tokens": length}
     short_bytes = min(length, MIN_SEQ_LEN) * of_token
     if precision.gguf_type is not None:
         least = weights + short_bytes + RUNNER_BYTES

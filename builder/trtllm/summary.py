@@ -6,15 +6,7 @@ from typing import Any
 
 from builder.config.config import BuildConfig, ProgramStep
 from builder.conversion.quant_algo import quant_algo
-from builder.trtllm.flags import (
-    BUILD,
-    QUANTIZE,
-    Argument,
-    check_arguments,
-    find_flag,
-    flags_of,
-    program_of,
-)
+from builder.trtllm.flags import BUILD, QUANTIZE, Argument, check_arguments, find_flag, flags_of, program_of
 from builder.trtllm.paths import is_same, model_directory
 from errors.build_config import ConflictingBuildKeys
 

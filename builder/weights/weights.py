@@ -6,14 +6,7 @@ from pathlib import Path
 from builder.config.config import BuildConfig, LoraAdapter
 from builder.weights.checkpoint import check_shards
 from builder.weights.hub import Hub
-from builder.weights.model_files import (
-    TEMPLATES,
-    Model,
-    Sources,
-    index_name,
-    supporting_names,
-    weight_names,
-)
+from builder.weights.model_files import TEMPLATES, Model, Sources, index_name, supporting_names, weight_names
 from builder.weights.model_tar import obtain_model_tar
 from engine.pooling import pooling_names
 from errors.build_config import ModelPathInvalid, ModelUnusable

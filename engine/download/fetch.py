@@ -94,10 +94,7 @@ def fetch(
     if path is not None:
         return _open_file(path, progress)
     client = Client(
-        str(source),
-        only_public=only_public,
-        timeout_s=transfer.timeout_s,
-        connections=transfer.connections,
+        str(source), only_public=only_public, timeout_s=transfer.timeout_s, connections=transfer.connections
     )
     return _open_url(client, progress, transfer)
 

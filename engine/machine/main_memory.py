@@ -38,12 +38,7 @@ class CpuCache:
 
 
 def cpu_cache(
-    *,
-    present_bytes: int,
-    weight_bytes: int,
-    token_bytes: int,
-    max_tokens: int,
-    batch_size: int = BATCH_SIZE,
+    *, present_bytes: int, weight_bytes: int, token_bytes: int, max_tokens: int, batch_size: int = BATCH_SIZE
 ) -> CpuCache:
     """Return the largest cache for a model of ``weight_bytes`` whose longest sequence has ``max_tokens``.
 
@@ -56,12 +51,7 @@ def cpu_cache(
 
 
 def fixed_cache(
-    *,
-    present_bytes: int,
-    weight_bytes: int,
-    token_bytes: int,
-    max_tokens: int,
-    batch_size: int = BATCH_SIZE,
+    *, present_bytes: int, weight_bytes: int, token_bytes: int, max_tokens: int, batch_size: int = BATCH_SIZE
 ) -> CpuCache:
     """Return the cache of an engine without torch that does not grow.
 

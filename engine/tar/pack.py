@@ -15,14 +15,7 @@ from engine.names import BadName, NameSet, normal_name
 from engine.progress import Progress
 from engine.staging import is_staged, staged
 from engine.tar.archive import BLOCK_BYTES, file_header
-from engine.tar.manifest import (
-    MANIFEST_NAME,
-    EngineFacts,
-    FileEntry,
-    Manifest,
-    make_manifest,
-    manifest_bytes,
-)
+from engine.tar.manifest import MANIFEST_NAME, EngineFacts, FileEntry, Manifest, make_manifest, manifest_bytes
 from errors.engine_tar import EngineNotFound, EngineNotPackable, TokenizerMissing
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")

@@ -18,11 +18,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def unpack(
-    stream: ByteStream,
-    target: Path,
-    *,
-    size_bytes: int | None = None,
-    progress: Progress | None = None,
+    stream: ByteStream, target: Path, *, size_bytes: int | None = None, progress: Progress | None = None
 ) -> Manifest:
     """Unpack the tar (or tar.gz) that ``stream`` delivers into the new directory ``target``.
 

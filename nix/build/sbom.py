@@ -40,10 +40,7 @@ def document(name: str, created: str, components: list[Component], needs: dict[s
         "specVersion": _SPEC,
         "serialNumber": uuid.uuid5(_NAMESPACE, content).urn,
         "version": 1,
-        "metadata": {
-            "timestamp": created,
-            "component": {"type": "container", "bom-ref": name, "name": name},
-        },
+        "metadata": {"timestamp": created, "component": {"type": "container", "bom-ref": name, "name": name}},
         "components": components,
         "dependencies": dependencies,
     }

@@ -18,14 +18,7 @@ from dynamo.common.backend import EngineConfig, LLMEngine, LlmRegistration, Work
 from dynamo.common.backend.publisher import ZmqSource
 from dynamo.common.backend.run import run
 from dynamo.common.utils.token_ids import normalize_request_token_ids
-from dynamo.llm import (
-    ModelInput,
-    ModelRuntimeConfig,
-    ModelType,
-    WorkerType,
-    register_model,
-    unregister_model,
-)
+from dynamo.llm import ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model, unregister_model
 from dynamo.llm.exceptions import DynamoException, EngineShutdown, InvalidArgument, Unknown
 
 from errors.coded_error import CodedError

@@ -51,9 +51,7 @@ class APISettings(BaseModel):
         "prompts as token ids, facts and metrics by vLLM's names; default: not offered",
     )
     openai_cors_origins: Texts = variable(
-        "OPENAI_CORS_ORIGINS",
-        (),
-        "comma-separated origins whose web pages may send requests; * for all",
+        "OPENAI_CORS_ORIGINS", (), "comma-separated origins whose web pages may send requests; * for all"
     )
     openai_processes: int = variable(
         "OPENAI_PROCESSES",

@@ -191,9 +191,7 @@ class Settings(APISettings, BaseModel):
     )
     is_telemetry_disabled: bool = variable("OTEL_SDK_DISABLED", False, "disable traces, whatever else is set")
     service_name: str = variable(
-        "OTEL_SERVICE_NAME",
-        "cog-triton",
-        "service.name of the traces; Triton's has -triton appended",
+        "OTEL_SERVICE_NAME", "cog-triton", "service.name of the traces; Triton's has -triton appended"
     )
     dynamo: Literal["file", "etcd", "kubernetes"] | None = variable(
         "DYNAMO",

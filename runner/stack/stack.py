@@ -19,11 +19,7 @@ from runner.engines.server.supervisor import EngineServer
 from runner.generation.admission import Admission
 from runner.observability.meter import clear_folder, read_folder
 from runner.observability.metrics import RUNNING, samples
-from runner.settings.paths import (
-    engine_socket_path,
-    make_runtime_dir,
-    metrics_dir,
-)
+from runner.settings.paths import engine_socket_path, make_runtime_dir, metrics_dir
 from runner.settings.ports import LOOPBACK, TritonPorts
 from runner.settings.settings import Settings
 from runner.settings.triton_address import TritonAddress

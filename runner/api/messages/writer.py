@@ -12,13 +12,7 @@ from errors.coded_error import CodedError
 from runner.api.blocks import Block, Blocks, Step
 from runner.api.error_response import Fields, messages_error_body
 from runner.api.generations import Generations, Piece
-from runner.api.messages.answers import (
-    AnswerBlock,
-    MessageAnswer,
-    OutputDetails,
-    ThinkingBlock,
-    Usage,
-)
+from runner.api.messages.answers import AnswerBlock, MessageAnswer, OutputDetails, ThinkingBlock, Usage
 from runner.api.messages.bodies import TextBlock, ToolUseBlock
 
 _SIGNATURE = "cog-triton"

@@ -42,10 +42,7 @@ def with_answer_form(
         return replace(request, answer=form, guide=guide)
     if budget is not None:
         raise UnsupportedField(
-            name="thinking_token_budget",
-            value=budget,
-            engine_kind=served.engine_kind,
-            remedy="leave it out",
+            name="thinking_token_budget", value=budget, engine_kind=served.engine_kind, remedy="leave it out"
         )
     if request.guide is not None:  # It has no place for reasoning.
         form = msgspec.structs.replace(form, starts_in_reasoning=False)

@@ -84,12 +84,7 @@ class Request:
 class Requests:
     """All running requests; the engine's sink (see ``runner.engines.protocol.adapter.Sink``)."""
 
-    def __init__(
-        self,
-        engine_kind: str,
-        metrics: EngineMetrics,
-        exit_reason: ExitReason,
-    ) -> None:
+    def __init__(self, engine_kind: str, metrics: EngineMetrics, exit_reason: ExitReason) -> None:
         self._engine_kind = engine_kind
         self._metrics = metrics
         self._exit_reason = exit_reason

@@ -51,13 +51,7 @@ class Inferences:
     """All calls that are in progress, at most ``max_requests``."""
 
     def __init__(
-        self,
-        triton: Triton,
-        models: Models,
-        budget: Budget,
-        max_requests: int,
-        *,
-        is_managed: bool = False,
+        self, triton: Triton, models: Models, budget: Budget, max_requests: int, *, is_managed: bool = False
     ) -> None:
         """Initialize. ``is_managed``: clients may register shared memory."""
         self.is_managed = is_managed

@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    DataReceived,
-    Event,
-    RemoteSettingsChanged,
-    StreamReset,
-    WindowUpdated,
-)
+from h2.events import DataReceived, Event, RemoteSettingsChanged, StreamReset, WindowUpdated
 from h2.exceptions import ProtocolError
 from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings

@@ -29,7 +29,7 @@ from runner.triton_server.grpc_wire import (
 )
 
 _READ_METHODS = {
-    *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig"),
+    *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig")
 }
 _INFER, _STREAM, _STATISTICS = "ModelInfer", "ModelStreamInfer", "ModelStatistics"
 _MANAGEMENT_METHODS = {
