@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 
 from builder.tokenizer_here import tokenizer_here
@@ -51,11 +52,8 @@ async def _serve(settings: Settings, engine: Engine, place: TritonAddress) -> No
             "where Triton's model is configured"
         )
     print("The tokenizer can't be compared with Triton's model: a wrong one gives wrong text.", flush=True)
-    await serve_alone(settings, engine, place, log_in(settings.log_format), lambda: _tell_ready(settings))
-
-
-def _tell_ready(settings: Settings) -> None:
-    print(*ready_lines(settings, cog_host=None), sep="\n", flush=True)
+    tell_ready = partial(print, *ready_lines(settings, cog_host=None), sep="\n", flush=True)
+    await serve_alone(settings, engine, place, log_in(settings.log_format), tell_ready)
 
 
 def _settings(options: argparse.Namespace) -> Settings:

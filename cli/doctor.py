@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from builder.model_source import best_kind
@@ -21,7 +21,7 @@ from engine.machine.processes import commands_listening
 from engine.machine.root import SET_UP, SOURCE_ROOT
 from errors.coded_error import CodedError
 from errors.settings import MissingRequirement
-from runner.settings.ports import LOOPBACK, Listener, check_ports_free
+from runner.settings.ports import LOOPBACK, check_ports_free
 from runner.settings.settings import Settings, load_settings
 from runner.stack.served_engine import check_servable
 from runner.triton_server.install import install_triton
@@ -101,19 +101,13 @@ def _triton(settings: Settings) -> str:
 def _ports(settings: Settings) -> str:
     """Check the ports. Those that one of our runners has are reported, but are no failure."""
     listeners = all_listeners(settings, LOOPBACK)
-    ours = [each for each in listeners if not each.is_free() and _is_ours(each.port)]
+    taken = {each: map(" ".join, commands_listening(each.port)) for each in listeners if not each.is_free()}
+    ours = [each for each, commands in taken.items() if any(map(_OURS.search, commands))]
     free = [each for each in listeners if each not in ours]
     check_ports_free(*free)
     told = {"free": free, "used by your running runner": ours}
-    return "; ".join(f"{state}: {_port_list(ports)}" for state, ports in told.items() if ports)
-
-
-def _port_list(listeners: Iterable[Listener]) -> str:
-    return ", ".join(str(each.port) for each in listeners)
-
-
-def _is_ours(port: int) -> bool:
-    return any(_OURS.search(" ".join(command)) for command in commands_listening(port))
+    ports = {state: ", ".join(str(each.port) for each in found) for state, found in told.items() if found}
+    return "; ".join(map(": ".join, ports.items()))
 
 
 def _engine(settings: Settings) -> str:

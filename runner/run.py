@@ -186,6 +186,8 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         try:
             if system_prompt is None:
                 system_prompt = settings.system_prompt
+            if stop_sequences is None:
+                stop_sequences = settings.stop_sequences
             begins_turn = bool(messages)
             if messages:
                 _check_alone(prompt, prompt_template)
@@ -208,7 +210,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                 # NOTE: in JSON Schema 2.0 is an integer; Cog passes it as a float.
                 max_tokens=int(_max_tokens(max_tokens, max_new_tokens)),
                 min_tokens=max(int(_min_tokens(min_tokens, min_new_tokens)), 0),
-                stop_sequences=_stop_sequences(stop_sequences, settings),
+                stop_sequences=StopSequences.split(stop_sequences or ""),
                 sampling=Sampling(
                     **_parameters(
                         temperature=temperature,
@@ -328,7 +330,3 @@ def _guide(json_schema: str | None, regex: str | None) -> Guide | None:
     if json_schema is not None:
         return Guide("json_schema", json_schema)
     return None if regex is None else Guide("regex", regex)
-
-
-def _stop_sequences(text: str | None, settings: Settings) -> StopSequences:
-    return StopSequences.split((settings.stop_sequences if text is None else text) or "")

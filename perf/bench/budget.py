@@ -31,7 +31,8 @@ def measure_budget(effort: Effort) -> Iterator[Row]:
         for pace in (PACE, 0.0, FAST_PACE):
             settings = {"ENGINE_DIR": str(paced_engine(folder, pace))}
             with whole_stack(folder, settings) as stack:
-                _warm_up(stack)
+                # Every connection and thread that the rows need is there before they begin.
+                measure_cog(stack, 16, Plan("batch", 256, 0.1, pause_s=0))
                 yield from _rows(pace, stack, cog, effort)
     yield transfer_row(effort)
 
@@ -49,11 +50,6 @@ def _rows(pace: float, stack: Stack, cog: Stack, effort: Effort) -> Iterator[Row
     else:
         yield from start_rows(stack, cog, effort)
         yield from peak_rows(stack, effort)
-
-
-def _warm_up(stack: Stack) -> None:
-    """Every connection and thread that the rows need is there before they begin."""
-    measure_cog(stack, 16, Plan("batch", 256, 0.1, pause_s=0))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

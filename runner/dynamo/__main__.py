@@ -149,10 +149,6 @@ class DynamoEngine(LLMEngine):  # type: ignore[misc]
             await self._client.__aexit__()
 
     @property
-    def _model_type(self) -> ModelType:
-        return ModelType.Chat | ModelType.Completions if self._start.has_chat else ModelType.Completions
-
-    @property
     def _block_tokens(self) -> int:
         return self._ready.kv_block_tokens or _BLOCK_TOKENS
 
@@ -184,7 +180,7 @@ class DynamoEngine(LLMEngine):  # type: ignore[misc]
                 print(f"discovery: {type(exc).__name__}: {exc}", flush=True)
 
     async def _register_adapters(self, endpoint: Endpoint) -> None:
-        wanted = self._adapters
+        wanted, completions = self._adapters, ModelType.Completions
         for name in self._registered - wanted:
             await unregister_model(endpoint=endpoint, lora_name=name)
             self._registered -= {name}
@@ -193,7 +189,7 @@ class DynamoEngine(LLMEngine):  # type: ignore[misc]
             config.context_length = self._start.max_sequence_length
             await register_model(
                 model_input=ModelInput.Tokens,
-                model_type=self._model_type,
+                model_type=ModelType.Chat | completions if self._start.has_chat else completions,
                 endpoint=endpoint,
                 model_path=_FOLDER,
                 base_model_path=_FOLDER,

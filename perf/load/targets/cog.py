@@ -54,7 +54,7 @@ def read_prediction(answer: Answer, prediction: Any) -> None:
         return
     metrics = prediction.get("metrics") or {}
     logs = prediction.get("logs") or ""
-    answer.server = server_figures(logs)
+    answer.server = {f"{kind} {name}": float(value) for kind, name, value in _SERVER_LINE.findall(logs)}
     answer.input_tokens = metrics.get("input_token_count")
     if "output_token_count" in metrics:
         answer.output_tokens = int(metrics["output_token_count"])
@@ -63,8 +63,3 @@ def read_prediction(answer: Answer, prediction: Any) -> None:
     else:
         output = prediction.get("output")
         answer.output_tokens = len(output) if isinstance(output, list) else int(bool(output))
-
-
-def server_figures(logs: str) -> dict[str, float]:
-    """Return figures such as ``Serverside execution time`` by name: tokens per second, or seconds."""
-    return {f"{kind} {name}": float(value) for kind, name, value in _SERVER_LINE.findall(logs)}

@@ -76,7 +76,11 @@ def error_body(text: str) -> bytes:
 
 def generate_body(response: Any) -> bytes:
     """Write a ``ModelInferResponse`` in the JSON of Triton's generate extension, with sorted keys."""
-    document = {name: _parameter(value) for name, value in response.parameters.items() if _is_shown(name)}
+    document = {
+        name: getattr(value, value.WhichOneof("parameter_choice"))
+        for name, value in response.parameters.items()
+        if not name.startswith("triton_")
+    }
     document["model_name"] = response.model_name
     document["model_version"] = response.model_version
     if response.id:
@@ -98,11 +102,3 @@ def values_of(datatype: str, raw: bytes) -> list[Any]:
         position += TEXT_LENGTH.size + length
         texts.append(raw[position - length : position].decode(errors="replace"))
     return texts
-
-
-def _is_shown(parameter: str) -> bool:
-    return not parameter.startswith("triton_")
-
-
-def _parameter(value: Any) -> Any:
-    return getattr(value, value.WhichOneof("parameter_choice"))
