@@ -1,9 +1,4 @@
-"""Upload a finished engine.tar to the upload URL of the Cog server, straight from the disk.
-
-Cog's own upload reads the whole file into memory (twice) and gives up after 25 seconds, so a large engine
-is sent from here, by the same protocol: PUT to ``<upload URL>/<file name>``; the answer's Location, or else
-the URL, without its query, is where the file is.
-"""
+"""Upload an engine.tar to the Cog server's upload URL, from the disk: Cog itself reads it into memory."""
 
 import os
 import re

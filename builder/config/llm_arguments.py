@@ -1,8 +1,4 @@
-"""The arguments of TensorRT-LLM's ``LLM`` in a build config, and those that a config can't set.
-
-``llm_arguments.json`` has those of NVIDIA's API reference of 1.3.0rc7, and those that came later (``since``),
-from the list of what its telemetry reads. One that the installed version lacks ends the engine's start.
-"""
+"""The arguments of TensorRT-LLM's ``LLM`` (1.3.0rc7 and later) in a build config, and what it can't set."""
 
 from pathlib import Path
 

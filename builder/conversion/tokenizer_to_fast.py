@@ -1,8 +1,4 @@
-"""Run in the engine environment: ``tokenizer_to_fast.py SLOW_DIR FAST_DIR [--trust-remote-code]``.
-
-Reads the tokenizer in SLOW_DIR with transformers and writes tokenizer.json and tokenizer_config.json to
-FAST_DIR. Imports nothing of this project, which that environment does not have.
-"""
+"""Run in the engine environment: ``tokenizer_to_fast.py SLOW_DIR FAST_DIR [--trust-remote-code]``."""
 
 import argparse
 import importlib.util

@@ -1,8 +1,4 @@
-"""Memory of a model and its engine, in bytes, by the formulas of docs/building.md.
-
-Weights and KV cache are exact to about a percent (padding and scales). Activations are high estimates, as
-TensorRT decides them by the kernels that it finds fastest.
-"""
+"""Memory of a model and its engine by the formulas of docs/building.md, with activations estimated high."""
 
 import math
 from collections.abc import Mapping

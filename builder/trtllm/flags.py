@@ -1,8 +1,4 @@
-"""Flags of TensorRT-LLM's programs (``flags/<version>.yaml``), by which a config's arguments are checked.
-
-A program is known by its file name: ``trtllm-build``, ``quantize.py``, ``convert_checkpoint.py``. The
-arguments of any other script are passed on unchecked.
-"""
+"""Flags of TensorRT-LLM's programs by file name (``flags/<version>.yaml``). Other scripts go unchecked."""
 
 import difflib
 import math

@@ -1,8 +1,4 @@
-"""The folder in which a build's programs run: the model and other inputs are placed in it.
-
-It stands for ``/src`` of cog-trt-llm's configs. Programs get paths relative to it, so a command is the same
-wherever the folder is, and can't name anything outside.
-"""
+"""The folder in which a build's programs run, as in cog-trt-llm's ``/src``. Their paths stay inside it."""
 
 import json
 import posixpath

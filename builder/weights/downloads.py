@@ -1,8 +1,4 @@
-"""Download files by HTTP: several at once, resumed after an interruption, verified before they are used.
-
-A file is written to ``<destination>.incomplete`` and renamed once its size and hash are verified, so neither
-a killed process nor a lost connection leaves half a file that looks whole.
-"""
+"""Download files by HTTP, several at once and resumed. Files have their names once they are verified."""
 
 import hashlib
 import os

@@ -1,8 +1,4 @@
-"""Leases of the engines of a cache, and removal of the least recently used of the others.
-
-A process that uses an engine holds a shared lock on its folder; the lock ends with the process. The folder's
-modification time is when the engine was last opened.
-"""
+"""Leases of a cache's engines, by locks on their folders, and removal of the least recently used others."""
 
 import fcntl
 import os

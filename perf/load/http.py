@@ -1,8 +1,4 @@
-"""An HTTP/1.1 client that costs as little as can be, because it shares the machine with what it measures.
-
-What arrives is kept as it is with the time it came; it is read after the test. Standard library only, so
-that load tests run with any Python there is. docs/measurements/comparisons.md compares it with others.
-"""
+"""An HTTP/1.1 client of the standard library that costs little beside the server that it measures."""
 
 import asyncio
 import ssl

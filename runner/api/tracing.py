@@ -1,8 +1,4 @@
-"""The span of one call: child of the client's span (W3C ``traceparent``), parent of its generations' spans.
-
-Attributes follow OpenTelemetry's conventions for HTTP servers and generative AI. Of what the client sent,
-only the ids are recorded. Imported only if an OTLP endpoint is set.
-"""
+"""The span of one call, the client's child and its generations' parent. Imported only with an endpoint."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,9 +1,4 @@
-"""Validation of a request's body: JSON, with the fields of its endpoint.
-
-msgspec reports a field that does not fit in a sentence only. So ``check_document`` describes it, once msgspec
-has refused a document: a valid request pays nothing for it. It follows the path at the end of the sentence,
-because a document may have hundreds of thousands of other values.
-"""
+"""Validation of a request's body. What msgspec refuses in a sentence, ``check_document`` describes."""
 
 import difflib
 import json

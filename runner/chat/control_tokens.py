@@ -1,9 +1,4 @@
-"""Control tokens in the texts of a chat: hidden from the tokenizer while the template is rendered.
-
-What a client sends is given to the template with a placeholder for each control token in it. Every control
-token in the template's output is then the template's own, and the placeholders mark what has to stay plain
-text. A placeholder has digits only, so that no filter of a template changes it.
-"""
+"""Control tokens in texts of a chat: while the template renders, placeholders of digits hide them."""
 
 from __future__ import annotations
 

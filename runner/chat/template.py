@@ -1,9 +1,4 @@
-"""From the messages of a chat to the prompt of the model, by the tokenizer's own Jinja template.
-
-The result equals that of ``transformers`` (``apply_chat_template``): same environment, filters, globals and
-tags, and the special tokens by name. The template comes with the model, so it is rendered in a sandbox
-(``runner.chat.sandbox``).
-"""
+"""From messages to the prompt, as by ``apply_chat_template`` of ``transformers``, but in a sandbox."""
 
 import itertools
 import json

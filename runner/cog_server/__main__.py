@@ -1,9 +1,4 @@
-"""Cog's HTTP server, prepared for streams and for a graceful shutdown: ``python -m runner.cog_server``.
-
-Takes the options of ``cog.server.http``, which it runs, and prepares this process for it: ``shutdown`` (how
-it ends), ``client_sockets`` (TCP_NODELAY and more for its connections), ``json_logs``, and
-``supervision.tuning``.
-"""
+"""Cog's HTTP server, prepared for streams and a graceful shutdown: ``python -m runner.cog_server``."""
 
 import argparse
 import os

@@ -1,8 +1,4 @@
-"""Sockets that Dynamo's runtime listens on.
-
-It binds those of its events to 0.0.0.0, whatever address it tells the front ends. A filter of the kernel
-makes such a socket answer on one address alone.
-"""
+"""Sockets that Dynamo's runtime binds to 0.0.0.0: a filter of the kernel confines each to one address."""
 
 import ctypes
 import socket

@@ -1,8 +1,4 @@
-"""The stop sequences of a request: their limits, and the automaton that finds them.
-
-The automaton is made state by state as a text reaches them, so that stop sequences cost memory only as far as
-a text follows them. All texts of a request share it.
-"""
+"""The stop sequences of a request: limits, and an automaton that its texts share and make as they go."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Tokenizes prompts of any length so that no other request waits, and memory stays bounded.
-
-A text with few new characters is tokenized at once: pieces of earlier texts are known (``pieces``). A longer
-one is tokenized in a thread, a long one in steps there: between them other requests have their turn, and a
-cancelled request ends. A step has pieces or, where the tokenizer has none, an overlapping window.
-"""
+"""Tokenizes prompts of any length in bounded memory: few new characters at once, more in a thread's steps."""
 
 import asyncio
 import os

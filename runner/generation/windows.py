@@ -1,8 +1,4 @@
-"""Overlapping windows, in which a long text is tokenized.
-
-Where two have the same tokens at the same places for a while, their tokens are joined, so that the result is
-that of the whole text.
-"""
+"""Overlapping windows of a long text, joined where they agree, so that the tokens are the whole text's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""HTTP/1 on one connection, with bounds: of a request's head, its bytes on the wire, pipelined requests.
-
-What exceeds a bound gets a coded answer as soon as that is known, and does not reach the application. A
-request that offers to upgrade the connection (to HTTP/2, as Java's client does) is answered as any other.
-"""
+"""HTTP/1 on one connection, with bounds, beyond which a coded answer follows. Upgrades are ignored."""
 
 from __future__ import annotations
 

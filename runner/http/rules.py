@@ -1,7 +1,4 @@
-"""Rules of RFC 9110 and RFC 9112 for requests: the API server and the front of Triton follow them alike.
-
-httptools refuses malformed requests. These rules add what it lets through, and what its refusals mean.
-"""
+"""Rules of RFC 9110 and RFC 9112 for requests, beyond httptools', and the meaning of its refusals."""
 
 import re
 import time

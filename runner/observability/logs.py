@@ -1,8 +1,4 @@
-"""The log: lines of text or, with LOG_FORMAT=json, a JSON object a line with the id of its request.
-
-No line of ours has a prompt or an output in it. Needs nothing but the standard library: the engine server, in
-the engine environment's Python, logs by it too.
-"""
+"""The log, of text or (LOG_FORMAT) JSON, without prompts and outputs. The standard library is enough."""
 
 import json
 import logging

@@ -1,9 +1,4 @@
-"""All Prometheus metrics, as data. The table in docs/observability.md is generated from it.
-
-Each process counts in numbers of its own (``meter``), which ``samples`` reads; ``exposition`` shows them at
-``/metrics``, and ``runner.slot.triton_metrics`` the engine server's on Triton's metrics port. Needs nothing
-but the standard library: the engine environment's Python imports it.
-"""
+"""All Prometheus metrics, as data, of which docs/observability.md is made. Standard library only."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,4 @@
-"""OpenTelemetry traces of generations, made only where an OTLP endpoint is set; else nothing is imported.
-
-One trace holds the client's span, Cog's (or the OpenAI server's) and ours: W3C's ``traceparent`` comes from
-the client, is the current context when a generation is made, and goes on to Triton if that runs the engine.
-Attributes are those of OpenTelemetry's conventions for generative AI; texts are never among them.
-"""
+"""OpenTelemetry traces of generations, without texts. Nothing is imported without an OTLP endpoint."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The slot: the Triton Python model ``tensorrt_llm``, a client of the engine server.
-
-It runs in Triton's stub process. A request becomes one or more output sequences; the relay sends the tokens
-of each to Triton's response sender.
-"""
+"""The slot: the Triton Python model ``tensorrt_llm``, a client of the engine server in Triton's stub."""
 
 import itertools
 import json

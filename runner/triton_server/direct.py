@@ -1,8 +1,4 @@
-"""Responses that the slot sends to the front itself, past Triton: all but the last of each request.
-
-They reach their call as if they had come from Triton. The slot sends the last response through Triton after
-the others are in the socket, so ``drain`` before it keeps the order.
-"""
+"""Responses that the slot sends to the front past Triton: all but the last, before which it drains them."""
 
 import asyncio
 import logging

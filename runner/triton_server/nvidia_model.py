@@ -1,8 +1,4 @@
-"""A model of Triton with NVIDIA's tensor contract: its requests and its answers.
-
-Versions of NVIDIA's backend differ in the types of inputs and in which ones there are, so both are read from
-the model's configuration.
-"""
+"""A model of Triton with NVIDIA's tensors, whose types differ by version: its requests and answers."""
 
 from __future__ import annotations
 

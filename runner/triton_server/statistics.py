@@ -1,8 +1,4 @@
-"""Triton's statistics of its models, as its HTTP API writes them, made of its metrics.
-
-NOTE: Triton's own are not read: 2.51 corrupts its memory if that happens while a stream is longer than all
-before it.
-"""
+"""Triton's statistics made of its metrics: 2.51 corrupts its memory if its own are read in some streams."""
 
 import re
 from collections import defaultdict

@@ -1,9 +1,4 @@
-"""Triton as a supervised child.
-
-Triton does not notice that a stub, which holds one of its Python models, has ended or was stopped: the model
-fails from then on, and its requests wait for ever. While it starts, Triton waits without a limit for the
-first message of a stub. So the stubs are watched as well.
-"""
+"""Triton as a supervised child, and its stubs, of which it notices neither an end nor a stop."""
 
 import re
 import signal

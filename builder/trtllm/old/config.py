@@ -1,8 +1,4 @@
-"""Migrate configs written for TensorRT-LLM 0.5 to 0.15, with a note for each change.
-
-It works on the YAML mapping before it is checked. What it does not know it leaves unchanged, for the checks
-to report. A config with a ``version`` is current and is not changed.
-"""
+"""Migrate configs of TensorRT-LLM 0.5 to 0.15, before they are checked. One with a ``version`` stays."""
 
 import copy
 import re

@@ -1,8 +1,4 @@
-"""Guides of chats: an answer in the form of its family, with calls that fit the schemas of their tools.
-
-The guide is a grammar of llguidance (``ChatForm``): reasoning, then calls of tools, text, or what the
-client's own guide allows. Markers that are tokens are written as their numbers, so that no text can be one.
-"""
+"""Guides of chats: a grammar (``ChatForm``) of an answer in its family's form, with calls by schemas."""
 
 from collections.abc import Iterable, Sequence
 

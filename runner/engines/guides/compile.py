@@ -1,8 +1,4 @@
-"""Compilation of guides (schemas, regular expressions, grammars).
-
-llguidance computes which tokens may come next from the guide and the tokenizer. A process with limits checks
-each guide first (``check``). Guides are compiled outside the engine's loop and cached.
-"""
+"""Compilation of guides (schemas, regular expressions, grammars), checked, outside the engine's loop."""
 
 import logging
 import threading

@@ -1,9 +1,4 @@
-"""A simulated prefix cache, and its events as vLLM publishes them.
-
-A prompt's full blocks of tokens are in the cache once the prompt was submitted. The least recently used ones
-leave it first. A prompt's last token is always computed. All this is as in vLLM, but for generated tokens,
-which are not kept.
-"""
+"""A simulated prefix cache with vLLM's rules, but for generated tokens, and its events."""
 
 from array import array
 from collections import OrderedDict

@@ -1,8 +1,4 @@
-"""Processes can start while the engine is still downloaded; those that need its files wait for them.
-
-The runner announces the engine by a file with the facts that only the engine's files hold. Triton's models
-and the engine server import their libraries first, then wait. Restarted processes find the file at once.
-"""
+"""Announcement, by a file, of an engine that processes wait for, which start while it is downloaded."""
 
 import time
 from dataclasses import dataclass

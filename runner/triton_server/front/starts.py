@@ -1,8 +1,4 @@
-"""Admission to Triton: few calls begin there at once; the others wait, one of each connection in turn.
-
-A call that its client resets while it waits never reaches Triton. Triton takes memory for each call, and
-begins them in the order in which they came.
-"""
+"""Admission to Triton, which takes memory for each call: few begin at once, one per connection in turn."""
 
 from __future__ import annotations
 

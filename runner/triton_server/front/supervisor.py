@@ -1,8 +1,4 @@
-"""The front as a supervised child, which the runner starts before Triton.
-
-The runner listens on Triton's ports itself, from before the child's start to its own end: a taken port is an
-error at once, and while a front is started again its clients wait instead of being refused.
-"""
+"""The front as a supervised child, on ports that the runner itself holds open while it is restarted."""
 
 import socket
 from collections.abc import Callable

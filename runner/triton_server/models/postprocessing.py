@@ -1,9 +1,4 @@
-"""The Triton Python model ``postprocessing``: token ids to text, for the ensemble.
-
-The responses of a stream arrive one at a time, in order. Text that is not certain yet (part of a character,
-for example) is kept for the next response, under the ``stream_id`` in the slot's responses. Behind it are
-tokens of the prompt, if the response does not have the prompt: the text continues theirs.
-"""
+"""The Triton Python model ``postprocessing``: token ids to text that is certain, for the ensemble."""
 
 import itertools
 import json

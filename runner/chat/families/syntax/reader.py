@@ -1,8 +1,4 @@
-"""Reader of an answer's text while it arrives: what the syntaxes of all families are made of.
-
-A syntax is a generator: it yields whenever it needs more text than there is. All that it decides depends on
-the text alone, never on how the text was split. Text is read once: what may be part of a marker is held back.
-"""
+"""Reader of an answer's text as it arrives. Syntaxes are generators, which yield if they need more text."""
 
 import json
 import re
