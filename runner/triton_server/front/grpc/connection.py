@@ -17,8 +17,12 @@ from h2.settings import SettingCodes, Settings
 from runner.supervision.turns import MAX_READ_BYTES
 from runner.triton_server.grpc_wire import FRAME_HEAD, Headers, prefixed
 
-MAX_HEADERS_BYTES = 1 << 14
+_MAX_HEADERS_BYTES = 1 << 14
 """Limit of the headers of one request or answer, uncompressed."""
+_OWN_SETTINGS = {
+    SettingCodes.MAX_CONCURRENT_STREAMS: 1024,
+    SettingCodes.MAX_HEADER_LIST_SIZE: _MAX_HEADERS_BYTES,
+}
 _MAX_EVENTLESS_BYTES = 3 << 14
 """Limit of bytes without an event: a frame of 16 KiB, and headers in several frames."""
 _PART_BYTES = 1024
@@ -92,10 +96,6 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
     def on_ignored(self, num_frames: int) -> None:
         """Count small frames for which there is no event, as those of streams that are closed."""
 
-    @abstractmethod
-    def settings(self) -> dict[SettingCodes, int]:
-        """HTTP/2 settings of this side, by ``h2.settings.SettingCodes``."""
-
     # For subclasses
 
     @property
@@ -112,12 +112,6 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
     def send_headers(self, stream_id: int, headers: Headers) -> None:
         with suppress(ProtocolError):  # It is closed.
             self._h2.send_headers(stream_id, headers)
-            self._flush_soon()
-
-    def reset(self, stream_id: int) -> None:
-        self._drop_waiting(stream_id)
-        with suppress(ProtocolError):  # It is closed.
-            self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._flush_soon()
 
     @property
@@ -150,8 +144,8 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._h2.local_settings = Settings(self._h2.config.client_side, self.settings())
-        self._h2.decoder.max_header_list_size = MAX_HEADERS_BYTES
+        self._h2.local_settings = Settings(self._h2.config.client_side, _OWN_SETTINGS)
+        self._h2.decoder.max_header_list_size = _MAX_HEADERS_BYTES
         self._h2.initiate_connection()
         self._flush()
 
@@ -223,8 +217,9 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
                 self._bound_settings()
             elif isinstance(event, StreamReset):
                 self._drop_waiting(event.stream_id)
-            elif isinstance(event, DataReceived):
-                self._acknowledge(event)
+            elif isinstance(event, DataReceived) and event.flow_controlled_length:
+                # What is received is bounded where it is kept.
+                self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             self.on_event(event)
         # NOTE: once per read: a read may open the windows of all streams a thousand times.
         for each in [None] if None in opened else opened:
@@ -240,11 +235,6 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             encoder.header_table_size = _MAX_TABLE_BYTES
 
     # Sending
-
-    def _acknowledge(self, event: DataReceived) -> None:
-        """Open the sender's windows again: what is received is bounded where it is kept."""
-        if event.flow_controlled_length:
-            self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
 
     def _send(self, stream_id: int, part: _Part) -> None:
         if stream_id in self._waiting or not self._send_what_fits(stream_id, part):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
-from h2.settings import SettingCodes
 
 from errors.api import InvalidAPIKey
 from errors.coded_error import CodedError
@@ -15,7 +14,7 @@ from errors.triton_front import ClosedEndpoint, TooManyBytes, TooManyInferences
 from runner.supervision.turns import FIRST_READ_BYTES, Turns
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.grpc.calls import RESPONSE_HEAD, ClientCall, ClientCalls
-from runner.triton_server.front.grpc.connection import MAX_HEADERS_BYTES, HTTP2Connection
+from runner.triton_server.front.grpc.connection import HTTP2Connection
 from runner.triton_server.front.grpc.inferences import Infer, StreamInfer
 from runner.triton_server.front.grpc.reads import HEALTH, PassedCall, StatisticsCall
 from runner.triton_server.grpc_wire import (
@@ -41,8 +40,6 @@ _METADATA = (b"traceparent", b"triton_grpc_error")
 """A client's metadata that its call needs. Deadlines are kept here: Triton would cancel the call."""
 _MAX_CONNECTIONS = 1024
 """Limit of connections, of which each takes 12 KiB, most of it h2's."""
-_MAX_STREAMS = 1024
-"""Limit of concurrent calls on one connection."""
 _MAX_UNREAD_BYTES = 1 << 20
 _MAX_IDLE_FRAMES = 1000
 """Limit of frames a second that bring no request nearer to its end and that no answer caused."""
@@ -110,12 +107,6 @@ class GRPCConnection(HTTP2Connection):
         self._since_s = 0.0
         self._paused_s = 0.0
         self._useless = 0
-
-    def settings(self) -> dict[SettingCodes, int]:
-        return {
-            SettingCodes.MAX_CONCURRENT_STREAMS: _MAX_STREAMS,
-            SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADERS_BYTES,
-        }
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -71,23 +71,16 @@ class Request:
         return self.method in ("GET", "HEAD")
 
 
+@dataclass(eq=False)
 class Application:
     """Answers the requests of all clients."""
 
-    def __init__(
-        self,
-        inferences: Inferences,
-        triton: TritonHTTP,
-        keys: APIKeys,
-        is_engine_ready: Callable[[], bool],
-        max_body_bytes: int,
-    ) -> None:
-        self._inferences = inferences
-        self._triton = triton
-        self._keys = keys
-        self._is_engine_ready = is_engine_ready
-        self._max_body_bytes = max_body_bytes
-        self._big = asyncio.Lock()
+    inferences: Inferences
+    triton: TritonHTTP
+    keys: APIKeys
+    is_engine_ready: Callable[[], bool]
+    max_body_bytes: int
+    _big: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._run(self._answer, scope, receive)
@@ -117,25 +110,25 @@ class Application:
 
     async def _answer(self, request: Request) -> None:
         path, exchange = request.path, request.exchange
-        if path not in _OPEN_PATHS and not self._keys.accept(request.headers.get(b"authorization", b"")):
+        if path not in _OPEN_PATHS and not self.keys.accept(request.headers.get(b"authorization", b"")):
             raise InvalidAPIKey
         inference = _INFERENCE.fullmatch(path)
         if path == HEALTH_PATH:
             exchange.respond(200, b"{}", JSON)
         elif inference is not None and request.method == "POST":
-            self._inferences.check_room(None)
+            self.inferences.check_room(None)
             await self._infer(request, *inference.groups(default=""))
         elif request.is_read and (statistics := _STATISTICS.fullmatch(path)):
-            found = await self._triton.statistics(*statistics.groups(default=""))
+            found = await self.triton.statistics(*statistics.groups(default=""))
             exchange.respond(200, msgspec.json.encode({"model_stats": found}), JSON)
         elif request.is_read and _READ.fullmatch(path):
-            if _READY.fullmatch(path) and not self._is_engine_ready():
+            if _READY.fullmatch(path) and not self.is_engine_ready():
                 exchange.respond(503, error_body("the engine is not ready"), JSON)
                 return
-            _respond(exchange, await self._triton.ask("GET", path))  # For HEAD too: it has the same headers.
+            _respond(exchange, await self.triton.ask("GET", path))  # For HEAD too: it has the same headers.
         # It is told by its path alone: a proxy that closes it may not look into a URL.
         elif _MANAGEMENT.fullmatch(path) and not exchange.is_absolute:
-            if not self._inferences.is_managed:
+            if not self.inferences.is_managed:
                 raise ClosedEndpoint(endpoint=path[:200])
             await self._manage(request)
         elif inference is not None:
@@ -153,11 +146,11 @@ class Application:
         elif not request.is_read:
             _refuse_method(request.exchange, b"GET, HEAD")
         else:
-            _respond(request.exchange, await self._triton.metrics())
+            _respond(request.exchange, await self.triton.metrics())
 
     async def _infer(self, request: Request, model: str, version: str, action: str) -> None:
         body = await self._body(request)
-        await self._inferences.connect()
+        await self.inferences.connect()
         if len(body) <= _BIG_BYTES:
             message, answer = self._read(request, body, model, version, action)
         else:
@@ -168,9 +161,9 @@ class Application:
         del body
         request.exchange.release()  # The inference holds its message from now on.
         metadata = [(b"traceparent", value)] if (value := request.headers.get(b"traceparent")) else []
-        key = self._inferences.next_key()
+        key = self.inferences.next_key()
         inference = Inference(
-            self._inferences,
+            self.inferences,
             request.exchange,
             key,
             metadata,
@@ -190,7 +183,7 @@ class Application:
         self, request: Request, body: bytearray, model: str, version: str, action: str
     ) -> tuple[Any, Answer]:
         exchange = request.exchange
-        served = self._inferences.models.get(model, version)
+        served = self.inferences.models.get(model, version)
         if action == "infer":
             length = request.headers.get(b"inference-header-content-length")
             if length is not None and not (length.isdigit() and len(length) < 12):
@@ -204,15 +197,15 @@ class Application:
     async def _body(self, request: Request) -> bytearray:
         """Receive the whole body. Raises RequestTooLarge (E1110)."""
         length = request.headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length[:20]) > self._max_body_bytes:
-            raise too_large(self._max_body_bytes)
+        if length.isdigit() and int(length[:20]) > self.max_body_bytes:
+            raise too_large(self.max_body_bytes)
         body, is_complete = bytearray(), False
         while not is_complete:
             message = await request.receive()
             body += message.get("body", b"")
             is_complete = not message.get("more_body", False)
-            if len(body) > self._max_body_bytes:
-                raise too_large(self._max_body_bytes)
+            if len(body) > self.max_body_bytes:
+                raise too_large(self.max_body_bytes)
         return body
 
     async def _manage(self, request: Request) -> None:
@@ -222,7 +215,7 @@ class Application:
         if body:
             JSONBounds(_MAX_MANAGEMENT_BYTES, "send less", InvalidInference, _MAX_DEPTH).feed(body)
             msgspec.json.decode(body)
-        _respond(request.exchange, await self._triton.ask(request.method, request.path, body))
+        _respond(request.exchange, await self.triton.ask(request.method, request.path, body))
 
 
 def _respond_error(exchange: Exchange, error: CodedError) -> None:
