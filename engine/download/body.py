@@ -2,7 +2,7 @@
 
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from urllib3 import BaseHTTPResponse
 
@@ -71,6 +71,7 @@ class Version:
         return None
 
 
+@dataclass(eq=False)
 class Body:
     """Bytes ``first`` to ``end`` (None: the last) of the content, for one thread; setting ``stop`` ends it.
 
@@ -79,28 +80,19 @@ class Body:
     by whom the content ``is_verified``.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        transfer: Transfer,
-        stop: threading.Event,
-        *,
-        first: int = 0,
-        end: int | None = None,
-        version: Version | None = None,
-        has_ranges: bool | None = None,
-        is_verified: bool = False,
-    ) -> None:
-        self.version = version
-        """Version of the content; None before the first response."""
-        self.has_ranges = has_ranges
-        """True if the server has ranges; None until that is known."""
+    client: Client
+    transfer: Transfer
+    stop: threading.Event
+    first: InitVar[int] = 0
+    end: int | None = None
+    version: Version | None = None
+    """Version of the content; None before the first response."""
+    has_ranges: bool | None = None
+    """True if the server has ranges; None until that is known."""
+    is_verified: bool = False
+
+    def __post_init__(self, first: int) -> None:
         self.position = first
-        self._client = client
-        self._end = end
-        self._is_verified = is_verified
-        self._transfer = transfer
-        self._stop = stop
         self._failures = 0
         self._response: BaseHTTPResponse | None = None
         self._has_progressed = False
@@ -131,13 +123,13 @@ class Body:
     def _limit(self) -> int | None:
         """Position where the content ends; None if that is unknown."""
         size_bytes = self.version.size_bytes if self.version is not None else None
-        if self._end is None or self.has_ranges is False:
+        if self.end is None or self.has_ranges is False:
             return size_bytes
-        return self._end if size_bytes is None else min(self._end, size_bytes)
+        return self.end if size_bytes is None else min(self.end, size_bytes)
 
     def _read(self, response: BaseHTTPResponse, buffer: memoryview) -> int:
         most_bytes = self._read_bytes if self._limit is None else self._limit - self.position
-        count = self._client.read(response, buffer[: min(most_bytes, self._read_bytes)])
+        count = self.client.read(response, buffer[: min(most_bytes, self._read_bytes)])
         self.position += count
         self._has_progressed = self._has_progressed or count > 0
         return count
@@ -145,7 +137,7 @@ class Body:
     def _retry(self, failure: Temporary) -> None:
         """Prepare another request; raise the failure's error if there have been too many."""
         self.close()
-        can_restart = self._is_verified or (self.version is not None and self.version.is_known)
+        can_restart = self.is_verified or (self.version is not None and self.version.is_known)
         if self.has_ranges is False and self._whole_responses > (MAX_RESTARTS if can_restart else 0):
             reason = f"{failure.error.facts['reason']}, and the server has no ranges to resume by"
             raise self._interrupted(reason) from failure
@@ -155,22 +147,22 @@ class Body:
             return
         self._read_bytes = _CAREFUL_READ_BYTES
         self._failures += 1
-        if self._failures >= self._transfer.attempts or self._stop.is_set():
+        if self._failures >= self.transfer.attempts or self.stop.is_set():
             raise failure.error from failure
-        wait_s = min(self._transfer.first_wait_s * 2 ** (self._failures - 1), self._transfer.longest_wait_s)
-        self._stop.wait(max(wait_s, min(failure.retry_after_s, self._transfer.longest_retry_after_s)))
+        wait_s = min(self.transfer.first_wait_s * 2 ** (self._failures - 1), self.transfer.longest_wait_s)
+        self.stop.wait(max(wait_s, min(failure.retry_after_s, self.transfer.longest_retry_after_s)))
 
     def _request(self) -> BaseHTTPResponse:
         """Request the content from ``position`` on and return the response."""
         headers = self._range_headers()
         try:
-            response = self._client.get(headers)
+            response = self.client.get(headers)
         except SourceFailed as error:
             if error.facts.get("status") not in (412, 416) or not headers:
                 raise
             if self.version is None:  # Some servers respond so if the content is empty.
                 return self._request_all()
-            raise SourceChanged(source=self._client.shown, reason="it has become shorter") from error
+            raise SourceChanged(source=self.client.shown, reason="it has become shorter") from error
         try:
             return self._checked(response, headers) or self._request_all()
         except BaseException:
@@ -178,9 +170,9 @@ class Body:
             raise
 
     def _range_headers(self) -> dict[str, str]:
-        if self.has_ranges is False or (self.position == 0 and self._end is None):
+        if self.has_ranges is False or (self.position == 0 and self.end is None):
             return {}
-        headers = {"Range": f"bytes={self.position}-{'' if self._end is None else self._end - 1}"}
+        headers = {"Range": f"bytes={self.position}-{'' if self.end is None else self.end - 1}"}
         if self.version is not None and self.version.if_range is not None:
             headers["If-Range"] = self.version.if_range
         return headers
@@ -194,20 +186,20 @@ class Body:
         version = version_of(response)
         difference = self.version.difference(version) if self.version is not None else None
         if difference is not None:
-            raise SourceChanged(source=self._client.shown, reason=difference)
+            raise SourceChanged(source=self.client.shown, reason=difference)
         content_range = range_of(response)
         if response.status == 200 and not self.has_ranges:
             self.has_ranges = False if headers else self.has_ranges
             self._whole_responses += 1
             self._skip(response)
         elif self.has_ranges is False:
-            raise SourceFailed(source=self._client.shown, reason=f"unexpected HTTP {response.status}")
+            raise SourceFailed(source=self.client.shown, reason=f"unexpected HTTP {response.status}")
         elif content_range is None or content_range[0] != self.position:
             if self.version is None:
                 response.close()
                 return None
             reason = "a request for a range with something else"
-            raise Temporary(SourceFailed(source=self._client.shown, reason=reason))
+            raise Temporary(SourceFailed(source=self.client.shown, reason=reason))
         else:
             self.has_ranges = True
         self.version = self.version or version
@@ -217,7 +209,7 @@ class Body:
         left_bytes = self.position
         scratch = memoryview(bytearray(min(left_bytes, _READ_BYTES)))
         while left_bytes:
-            count = self._client.read(response, scratch[:left_bytes])
+            count = self.client.read(response, scratch[:left_bytes])
             if count == 0:
                 raise Temporary(self._interrupted("the connection was closed"))
             left_bytes -= count
@@ -225,7 +217,7 @@ class Body:
     def _interrupted(self, reason: str) -> SourceInterrupted:
         size_bytes = self.version.size_bytes if self.version is not None else None
         return SourceInterrupted(
-            source=self._client.shown,
+            source=self.client.shown,
             received_bytes=self.position,
             size_bytes=size_bytes or "an unknown number of",
             reason=reason,

@@ -5,6 +5,7 @@ import re
 import stat
 import threading
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -25,48 +26,38 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://|file:", re.IGNORECASE)
 _Readable = Body | RangedDownload | BufferedReader
 
 
+@dataclass(eq=False)
 class Source(AbstractContextManager["Source"]):
     """An engine.tar as a stream: call ``readinto`` until it returns 0, then ``close``."""
 
-    def __init__(
-        self,
-        rest: _Readable,
-        *,
-        place: str,
-        size_bytes: int | None,
-        identity: str | None,
-        head: bytes = b"",
-        progress: Progress | None = None,
-        client: Client | None = None,
-    ) -> None:
-        self.place = place
-        """The source as it may be shown: without credentials."""
-        self.size_bytes = size_bytes
-        self.identity = identity
-        """Changes whenever the content behind the same source does; None if that is unknown."""
-        self._head = memoryview(head)
-        self._rest = rest
-        self._done_bytes = 0
-        self._progress = progress
-        self._client = client
+    rest: _Readable
+    place: str
+    """The source as it may be shown: without credentials."""
+    size_bytes: int | None
+    identity: str | None
+    """Changes whenever the content behind the same source does; None if that is unknown."""
+    head: memoryview | bytes = b""
+    progress: Progress | None = None
+    client: Client | None = None
+    _done_bytes: int = 0
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Fill ``buffer``. Raises the errors of ``fetch``, and OSErrors, which PlainTar translates."""
-        if self._head:
-            count = min(len(buffer), len(self._head))
-            buffer[:count] = self._head[:count]
-            self._head = self._head[count:]
+        if self.head:
+            count = min(len(buffer), len(self.head))
+            buffer[:count] = self.head[:count]
+            self.head = self.head[count:]
         else:
-            count = self._rest.readinto(buffer) or 0
+            count = self.rest.readinto(buffer) or 0
         self._done_bytes += count
-        if self._progress and count:
-            self._progress(self._done_bytes, self.size_bytes, "fetching")
+        if self.progress and count:
+            self.progress(self._done_bytes, self.size_bytes, "fetching")
         return count
 
     def close(self) -> None:
-        self._rest.close()
-        if self._client is not None:
-            self._client.pools.close_idle()
+        self.rest.close()
+        if self.client is not None:
+            self.client.pools.close_idle()
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -158,7 +149,7 @@ def _open_url(client: Client, progress: Progress | None, transfer: Transfer) -> 
         place=client.shown,
         size_bytes=version.size_bytes,
         identity=f"{version.etag} {version.last_modified} {version.size_bytes}" if version.is_known else None,
-        head=bytes(buffer[:head_bytes]),
+        head=memoryview(bytes(buffer[:head_bytes])),
         progress=progress,
         client=client,
     )

@@ -115,34 +115,29 @@ class FailureReport:
         )
 
 
+@dataclass(eq=False)
 class FailureLog:
     """A log of failures, which sets ``unrecoverable`` after ``limit`` that count within ``window_s``."""
 
-    def __init__(
-        self,
-        report: Callable[[ProcessFailure], str],
-        limit: int,
-        window_s: float,
-        log: Log,
-        unrecoverable: asyncio.Event,
-    ) -> None:
-        self._report = report
-        self._limit = limit
-        self._window_s = window_s
-        self._times_s: deque[float] = deque(maxlen=limit)
-        self._log = log
-        self._unrecoverable = unrecoverable
+    report: Callable[[ProcessFailure], str]
+    limit: int
+    window_s: float
+    log: Log
+    unrecoverable: asyncio.Event
+
+    def __post_init__(self) -> None:
+        self._times_s: deque[float] = deque(maxlen=self.limit)
 
     def add(self, failure: ProcessFailure) -> bool:
         """Log a failure; return False once there were too many."""
         try:
-            self._log(self._report(failure))
+            self.log(self.report(failure))
         except Exception as exc:  # noqa: BLE001 - a failure counts, reported or not
-            self._log(f"warning: the failure could not be reported: {type(exc).__name__}: {exc}")
+            self.log(f"warning: the failure could not be reported: {type(exc).__name__}: {exc}")
         if failure.counts:
             self._times_s.append(time.monotonic())
-        if len(self._times_s) == self._limit and self._times_s[-1] - self._times_s[0] <= self._window_s:
-            limit = f"{self._limit} failures within {self._window_s:g} s"
-            self._log(f"{limit} (FAILURE_LIMIT, FAILURE_WINDOW): giving up")
-            self._unrecoverable.set()
-        return not self._unrecoverable.is_set()
+        if len(self._times_s) == self.limit and self._times_s[-1] - self._times_s[0] <= self.window_s:
+            limit = f"{self.limit} failures within {self.window_s:g} s"
+            self.log(f"{limit} (FAILURE_LIMIT, FAILURE_WINDOW): giving up")
+            self.unrecoverable.set()
+        return not self.unrecoverable.is_set()

@@ -1,6 +1,7 @@
 """Bounds of a JSON document, checked as it arrives: parsed, a byte may take thirty, and Python's lock."""
 
 import re
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from errors.api import InvalidBody
@@ -22,37 +23,30 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """Steps as signed bytes: one level down, one level up."""
 
 
+@dataclass(eq=False)
 class JSONBounds:
     """Bounds of one document, of which ``feed`` gets all parts."""
 
-    def __init__(
-        self,
-        max_values: int,
-        remedy: str,
-        error: type[InvalidBody | InvalidInference],
-        max_depth: int = MAX_DEPTH,
-        string_values: int = 0,
-    ) -> None:
-        """Initialize. ``string_values``: further count of a string: it takes more memory than a number."""
-        self._max_values = max_values
-        self._remedy = remedy
-        self._error = error
-        self._max_depth = max_depth
-        self._string_values = string_values
-        self._is_in_string = False
-        self._is_escaping = False
-        """True if the last part ended within an escape sequence."""
-        self._depth = 0
-        self._digits = b""
-        """Digits with which the last part ended, outside of strings."""
-        self.num_values = 1
-        """Keys and values so far, approximately."""
+    max_values: int
+    remedy: str
+    error: type[InvalidBody | InvalidInference]
+    max_depth: int = MAX_DEPTH
+    string_values: int = 0
+    """Further count of a string, which takes more memory than a number."""
+    num_values: int = field(default=1, init=False)
+    """Keys and values so far, approximately."""
+    _is_in_string: bool = field(default=False, init=False)
+    _is_escaping: bool = field(default=False, init=False)
+    """True if the last part ended within an escape sequence."""
+    _depth: int = field(default=0, init=False)
+    _digits: bytes = field(default=b"", init=False)
+    """Digits with which the last part ended, outside of strings."""
 
     def feed(self, part: bytes) -> None:
         """Raise ``error`` as soon as there are too many keys and values, levels, or digits in one."""
         outside = self._digits + self._outside_strings(part)
         if _LONG_NUMBER.search(outside):
-            raise self._error(reason=f"it has a number of more than {_MAX_DIGITS} digits")
+            raise self.error(reason=f"it has a number of more than {_MAX_DIGITS} digits")
         structure = outside.rstrip(_DIGITS)
         self._digits = outside[len(structure) :]
         structure = structure.translate(None, _DIGITS)
@@ -63,13 +57,13 @@ class JSONBounds:
         self._check_values()
         depths = [*accumulate(memoryview(brackets).cast("b"), initial=self._depth)]
         self._depth = depths[-1]
-        if max(depths) > self._max_depth:
-            raise self._error(reason=f"it is nested more than {self._max_depth} levels deep")
+        if max(depths) > self.max_depth:
+            raise self.error(reason=f"it is nested more than {self.max_depth} levels deep")
 
     def _check_values(self) -> None:
-        if self.num_values > self._max_values:
-            reason = f"it has more than {self._max_values} keys and values; {self._remedy}"
-            raise self._error(reason=reason)
+        if self.num_values > self.max_values:
+            reason = f"it has more than {self.max_values} keys and values; {self.remedy}"
+            raise self.error(reason=reason)
 
     def _outside_strings(self, part: bytes) -> bytes:
         """Return the brackets, commas, colons and digits that are not part of a string."""
@@ -80,7 +74,7 @@ class JSONBounds:
         if self._is_escaping:
             part = part[:-1]
         part = part.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
-        self.num_values += self._string_values * part.count(b'"') // 2
+        self.num_values += self.string_values * part.count(b'"') // 2
         self._check_values()
         pieces = part.split(b'"')
         outside = b"".join(pieces[self._is_in_string :: 2])
