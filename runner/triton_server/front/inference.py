@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -105,6 +106,7 @@ class Inferences:
         return f"{self._front}:{next(self._numbers)}"
 
 
+@dataclass(eq=False)
 class Inference:
     """One request to Triton, by a call of its own. Results are given to callbacks.
 
@@ -113,49 +115,40 @@ class Inference:
     NOTE: Triton 2.51 aborts if a stream has requests for models that are decoupled and for others, or none.
     """
 
-    def __init__(
-        self,
-        all_inferences: Inferences,
-        client: object,
-        key: str,
-        metadata: Headers,
-        on_response: Callable[[bytes], None],
-        on_end: Callable[[int, str], None],
-        *,
-        is_single: bool = False,
-    ) -> None:
-        """Initialize. ``client``: its connection. ``is_single``: all outputs come in one response."""
-        self._client = client
-        self._is_single = is_single
-        self._all = all_inferences
-        self._direct = all_inferences.direct
-        self._metadata = metadata
-        self._key = key
-        self._on_response = on_response
-        self._on_end = on_end
-        self._running = 0
-        self._has_generation = False
-        self._has_failed = False
-        self._wants_final = False
-        self._request_id = ""
-        self._is_cancelled = False
-        self._share = all_inferences.budget.share()
-        self._call: TritonCall | None = None
-        self._start: CallStart | None = None
+    inferences: Inferences
+    client: object
+    """Its connection."""
+    key: str
+    metadata: Headers
+    on_response: Callable[[bytes], None]
+    on_end: Callable[[int, str], None]
+    is_single: bool = False
+    """True if all outputs come in one response."""
+    _running: int = 0
+    _has_generation: bool = False
+    _has_failed: bool = False
+    _wants_final: bool = False
+    _request_id: str = ""
+    _is_cancelled: bool = False
+    _call: TritonCall | None = None
+    _start: CallStart | None = None
+
+    def __post_init__(self) -> None:
+        self._direct, self._share = self.inferences.direct, self.inferences.budget.share()
 
     def send(self, request: Any) -> None:
         """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107, E1108, E1111, E1112."""
-        self._all.check_room(self._client)
-        model = self._all.models.get(request.model_name, request.model_version)
-        adapt(request, model, may_share=self._all.is_managed)
+        self.inferences.check_room(self.client)
+        model = self.inferences.models.get(request.model_name, request.model_version)
+        adapt(request, model, may_share=self.inferences.is_managed)
         self._has_generation = model.is_ensemble or model.name == SLOT
         for name in [each for each in request.parameters if each.startswith(_OWN_PARAMETERS)]:
             del request.parameters[name]
-        request.parameters[CALL].string_param = self._key
-        is_direct = self._direct is not None and request.model_name == SLOT and not self._is_single
+        request.parameters[CALL].string_param = self.key
+        is_direct = self._direct is not None and request.model_name == SLOT and not self.is_single
         if is_direct:
             request.parameters[DIRECT].bool_param = True
-        if self._is_single:
+        if self.is_single:
             request.parameters[SINGLE_RESPONSE].bool_param = True
         self._request_id = request.id
         self._wants_final = WANTS_FINAL in request.parameters and request.parameters[WANTS_FINAL].bool_param
@@ -163,14 +156,15 @@ class Inference:
         message = request.SerializeToString()
         self._share.hold(len(message))
         if self._direct is not None and is_direct:
-            self._direct.calls[self._key] = self
+            self._direct.calls[self.key] = self
         self._count(1)
-        self._start = self._all.start(self._client, len(message), partial(self._begin, message))
+        self._start = self.inferences.start(self.client, len(message), partial(self._begin, message))
         self._start.on_refusal = self._refuse
 
     def _begin(self, message: bytes) -> None:
         try:
-            call = self._all.triton.begin("ModelStreamInfer", self._metadata, self._received, self._ended)
+            begin = self.inferences.triton.begin
+            call = begin("ModelStreamInfer", self.metadata, self._received, self._ended)
         except CodedError as exc:
             asyncio.get_running_loop().call_soon(self._ended, statuses_of(exc)[1], str(exc))
             return
@@ -184,15 +178,15 @@ class Inference:
 
     def _refuse(self) -> None:
         self._start = None
-        text = str(TooManyInferences(running=self._all.running))
-        self._on_response(error_response(text, self._request_id))
+        text = str(TooManyInferences(running=self.inferences.running))
+        self.on_response(error_response(text, self._request_id))
         self._ended(OK, "")
 
     def cancel(self) -> None:
         """Stop a request whose client has disconnected. What Triton has of it counts until it ends."""
         self._is_cancelled = True
         self._remove_direct()
-        if self._call is None or not self._all.stops.can_stop:
+        if self._call is None or not self.inferences.stops.can_stop:
             if self._call is not None:
                 self._call.reset()
             self._end_start()
@@ -207,21 +201,21 @@ class Inference:
     def _stop(self) -> None:
         # NOTE: Triton tells that an ensemble has failed, at a deadline say, while its steps go on.
         if self._has_generation and (self._running or self._has_failed):
-            self._all.stops.add(self._key)
+            self.inferences.stops.add(self.key)
 
     def receive(self, message: bytes) -> None:
         """Take a response that the slot sent past Triton."""
         self._share.release()
         self._end_start()
-        self._on_response(message)
+        self.on_response(message)
 
     def slot_disconnected(self) -> None:
         self.cancel()
-        self._on_end(UNAVAILABLE, str(TritonUnavailable(reason="the model's process closed its connection")))
+        self.on_end(UNAVAILABLE, str(TritonUnavailable(reason="the model's process closed its connection")))
 
     def _remove_direct(self) -> None:
         if self._direct is not None:
-            self._direct.calls.pop(self._key, None)
+            self._direct.calls.pop(self.key, None)
 
     def _received(self, message: bytes) -> None:
         self._share.release()
@@ -237,7 +231,7 @@ class Inference:
                 self._count(-min(self._running, 1))
             if is_final and not is_error and not self._wants_final and not response.outputs:
                 return
-        self._on_response(message)
+        self.on_response(message)
 
     def _ended(self, status: int, text: str) -> None:
         self._remove_direct()
@@ -247,11 +241,11 @@ class Inference:
         self._count(-self._running)
         self._share.release()
         if not self._is_cancelled:
-            self._on_end(status, text)
+            self.on_end(status, text)
 
     def _count(self, change: int) -> None:
         self._running += change
-        self._all.running += change
+        self.inferences.running += change
 
 
 def error_response(text: str, request_id: str) -> bytes:
