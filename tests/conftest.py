@@ -23,7 +23,7 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 # NOTE: jsonschema compiles 38 grammars of this library when it is imported (1.5 s); no schema here uses them.
-sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+sys.modules.setdefault("rfc3987_syntax", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -63,7 +63,7 @@ def shorten(items: list[pytest.Item]) -> list[pytest.Item]:
     left_out = _remove(items, lambda item: any(mark.name in names for mark in item.iter_markers()))
     for item in items:
         if _max_examples(item) > most:
-            function = item.function  # type: ignore[attr-defined]
+            function = item.function
             setattr(function, _SETTINGS, settings(getattr(function, _SETTINGS), max_examples=most))
     return left_out
 
@@ -98,7 +98,7 @@ def record_started_servers() -> None:
         _started.update(servers_in([args] if isinstance(args, (str, bytes, Path)) else args))
         start(process, args, *more, **options)
 
-    subprocess.Popen.__init__ = record_and_start  # type: ignore[method-assign, assignment]
+    subprocess.Popen.__init__ = record_and_start
 
 
 def servers_in(command: Sequence[Any]) -> set[str]:

@@ -54,7 +54,6 @@ class Watch:
         self._client = subprocess.Popen(
             command, cwd=SOURCE_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert self._client.stdout is not None
         self._client.stdout.readline()
         self._first_mib = self._most_mib = resident_mib(self._pid)
         self._thread.start()

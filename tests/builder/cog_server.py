@@ -55,8 +55,7 @@ class CogServer(launch.CogServer):
         """
         self.is_ready()
         response = httpx.post(f"{self.url}/predictions", json={"input": inputs}, timeout=REQUEST_TIMEOUT_S)
-        answer: dict[str, Any] = response.json()
-        return answer
+        return response.json()
 
     def is_ready(self) -> bool:
         """Right after an answer it may still be BUSY for a moment."""

@@ -62,7 +62,6 @@ def test_each_example_is_checked_and_planned_and_names_the_schema_for_editors(
     assert any(line.startswith("weights") for line in lines)
     assert not any("not known" in line for line in lines)
     match = re.match(r"# yaml-language-server: \$schema=(\S+)\n", EXAMPLES[name].read_text())
-    assert match is not None
     assert (EXAMPLES[name].parent / match[1]).is_file()
 
 

@@ -133,7 +133,6 @@ def test_a_killed_builder_leaves_no_program_behind(tmp_path: Path, short_grace: 
     process = subprocess.Popen(
         [sys.executable, str(builder)], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     pids = [int(word) for word in process.stdout.readline().partition("| ")[2].split()]
     assert len(pids) == 2
     assert all(map(is_running, pids))

@@ -56,7 +56,6 @@ def test_a_config_becomes_a_flat_engine_tar_with_its_facts(machine: Path, reposi
         "tokenizer_config.json",
         "generation_config.json",
     }
-    assert manifest.library is not None
     assert (manifest.library.name, manifest.library.version) == ("tensorrt_llm", "0.16.0")
     assert (manifest.engine_kind, manifest.sm, manifest.world_size) == ("tensorrt_llm", 86, 1)
     assert (manifest.dtype, manifest.quantization) == ("float16", None)
@@ -260,7 +259,6 @@ def test_what_a_program_reads_beside_the_model_is_found_beside_the_config(machin
 def test_the_built_in_converter_takes_every_flag_but_those_that_need_the_script(program: str) -> None:
     known = {option for action in make_parser(program)._actions for option in action.option_strings}
     flags = flags_of(program)
-    assert flags is not None
     assert {f"--{name}" for name in flags} - known == {
         f"--{name}" for name, flag in flags.items() if flag.needs_script
     }

@@ -144,7 +144,6 @@ def test_an_engine_is_weights_arguments_and_a_tokenizer_for_any_gpu(model: Path,
     }
     assert (manifest.engine_kind, manifest.world_size, manifest.sm) == ("tensorrt_llm_pytorch", 4, None)
     assert (manifest.max_seq_len, manifest.max_batch_size, manifest.dtype) == (1024, 8, "bfloat16")
-    assert manifest.library is not None
     assert (manifest.library.name, manifest.library.version) == ("tensorrt_llm", "1.3.0rc7")
     assert (engine / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
     assert (engine / "tokenizer.json").is_file()

@@ -58,7 +58,6 @@ def test_ctrl_c_ends_make_demo_without_an_error(ports: dict[str, str]) -> None:
         text=True,
         start_new_session=True,
     )
-    assert demo.stdout is not None
     assert demo.stdout.readline() == "\n"
     assert demo.stdout.readline().startswith("=== 1.")
     os.killpg(demo.pid, signal.SIGINT)  # As a terminal does at Ctrl-C.

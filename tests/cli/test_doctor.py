@@ -52,7 +52,6 @@ def test_ports_of_a_runner_of_ours_are_no_fault(
     for arguments, verdict in (("-m runner.api", "ok"), ("-m http.server", "FAIL")):
         command = [sys.executable, "-c", program, *arguments.split()]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
             port = process.stdout.readline().strip()
             monkeypatch.setenv("OPENAI_PORT", port)
             main(["doctor"])

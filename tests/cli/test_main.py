@@ -53,7 +53,6 @@ def test_an_interrupted_generate_leaves_nothing(paced_tar: Path, tmp_path: Path)
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=SOURCE_ROOT, env=environment, stdout=pipe, stderr=pipe) as process:
-        assert process.stdout is not None
         assert process.stdout.read(4) == b"once"
         process.send_signal(signal.SIGINT)
         told = process.communicate()[1]

@@ -106,8 +106,7 @@ class Runner(Server):
         return 0.0
 
     def model(self) -> str:
-        name: str = json.loads(self.get(f"{self.openai_url}/v1/models"))["data"][0]["id"]
-        return name
+        return json.loads(self.get(f"{self.openai_url}/v1/models"))["data"][0]["id"]
 
     @staticmethod
     def get(url: str) -> str:

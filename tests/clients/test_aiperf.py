@@ -35,5 +35,4 @@ def test_all_streams_are_counted_by_client_and_server_alike(
 def of_this_api(metric: dict[str, Any]) -> dict[str, float]:
     """Return what aiperf tells of a metric's change while it ran."""
     (series,) = [each for each in metric["series"] if each["labels"]["api"] == "openai"]
-    changes: dict[str, float] = series["stats"]
-    return changes
+    return series["stats"]

@@ -106,6 +106,6 @@ def test_litellms_proxy_offers_anthropics_api_of_a_chat_model(proxy: Proxy) -> N
     proxy.wait_ready()
     claude = anthropic.Anthropic(base_url=proxy.url, api_key=KEY, max_retries=0)
     tools: list[Any] = [{"name": "get_weather", "input_schema": TOOLS[0]["function"]["parameters"]}]
-    answer = claude.messages.create(model="weather", max_tokens=500, messages=[user(WEATHER)], tools=tools)  # type: ignore[list-item]
+    answer = claude.messages.create(model="weather", max_tokens=500, messages=[user(WEATHER)], tools=tools)
     (use,) = [part for part in answer.content if part.type == "tool_use"]
     assert (use.name, use.input) == ("get_weather", {"city": "Paris"})

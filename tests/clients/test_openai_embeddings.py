@@ -17,10 +17,8 @@ def client() -> Iterator[openai.OpenAI]:
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
-        assert server.stdout is not None
         url = server.stdout.readline().strip()
         yield openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-        assert server.stdin is not None
         server.stdin.close()
 
 

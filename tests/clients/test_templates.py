@@ -76,8 +76,7 @@ def test_calls_are_read_from_the_tokens_of_the_models_own_tokenizers(templates: 
 def _read(templates: Path, *pairs: str) -> dict[str, Any]:
     command = [PYTHON, "-m", "tests.runner.chat.many_templates", str(templates), *pairs]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def _tokenizer(name: str, folder: Path) -> Path:

@@ -60,7 +60,7 @@ class Record:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Record) and _plain(self) == _plain(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     @classmethod
     def model_validate(cls, values: dict[str, Any]) -> Record:

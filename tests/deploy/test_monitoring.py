@@ -80,8 +80,7 @@ class Prometheus:
         params = {"query": expression, "time": str(self._asked_s)}
         answer = httpx.get(f"{self.url}/api/v1/query", params=params, timeout=DEADLINE_S).json()
         assert answer["status"] == "success", answer
-        result: list[dict[str, Any]] = answer["data"]["result"]
-        return result
+        return answer["data"]["result"]
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ DOCKER = SOURCE_ROOT / "deploy" / "docker"
 
 
 def _jobs(path: Path) -> dict[str, dict[str, Any]]:
-    jobs: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text())["jobs"]
-    return jobs
+    return yaml.safe_load(path.read_text())["jobs"]
 
 
 def _commands(job: dict[str, Any]) -> str:

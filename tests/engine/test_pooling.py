@@ -16,7 +16,6 @@ SIZE = {"embedding_dimension": 3}
 def test_pooling_is_that_of_the_files(tmp_path: Path, mode: str) -> None:
     config = {"max_position_embeddings": 512, "hidden_size": 3}
     pooling = read_pooling(write_pooling(tmp_path, mode, 7, max_tokens=256, config=config))
-    assert pooling is not None
     assert mode.startswith(pooling.mode)
     assert (pooling.is_normalized, pooling.size, pooling.max_tokens) == (True, 7, 256)
     assert [pooling.limit(tokens) for tokens in (100, 512)] == [100, 256]
@@ -28,7 +27,6 @@ def test_newer_files_have_other_names(tmp_path: Path) -> None:
     write(tmp_path / "1_Pooling" / "config.json", {"embedding_dimension": 9, "pooling_mode": "cls"})
     write(tmp_path / "config.json", {})
     pooling = read_pooling(tmp_path)
-    assert pooling is not None
     assert (pooling.mode, pooling.size, pooling.is_normalized, pooling.max_tokens) == ("cls", 9, False, None)
 
 
@@ -43,7 +41,6 @@ def test_newer_files_have_other_names(tmp_path: Path) -> None:
 )
 def test_which_sizes_a_model_allows(tmp_path: Path, config: dict[str, Any], allowed: set[int]) -> None:
     pooling = read_pooling(write_pooling(tmp_path, size=8, config=config))
-    assert pooling is not None
     assert {size for size in range(-1, 20) if pooling.allows(size)} == allowed
 
 

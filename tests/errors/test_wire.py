@@ -49,7 +49,6 @@ def test_the_first_exit_reason_of_a_child_stays_until_the_next_child() -> None:
     child.write(EngineCrashed(engine_kind="paced", reason="first"))
     child.write(EngineCrashed(engine_kind="paced", reason="second"))
     error = reason.read()
-    assert error is not None
     assert error.facts == {"engine_kind": "paced", "reason": "first"}
     reason.clear()
     assert reason.read() is None

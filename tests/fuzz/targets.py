@@ -21,8 +21,7 @@ class Place:
     """Number of inputs in the short form."""
 
     def load(self, name: str) -> FuzzTarget:
-        target: FuzzTarget = getattr(import_module(f"tests.fuzz.{self.module}"), name)
-        return target
+        return getattr(import_module(f"tests.fuzz.{self.module}"), name)
 
 
 TARGETS = {

@@ -94,7 +94,6 @@ def test_a_template_finds_no_secret_and_writes_no_file(monkeypatch: pytest.Monke
     template = ChatTemplate({"default": "{{ messages[0].content }}"}, {})
     template.render(ASKED)
     process = template._renderer._small._idle[0]._process
-    assert process is not None
     environment = Path(f"/proc/{process.pid}/environ").read_bytes()
     assert b"hf_planted" not in environment
     limits = Path(f"/proc/{process.pid}/limits").read_text()

@@ -36,7 +36,6 @@ async def break_off(request: web.Request) -> web.StreamResponse:
     """Begin an answer and break the connection off, as a killed server does."""
     response = web.StreamResponse()
     await response.prepare(request)
-    assert request.transport is not None
     connection = request.transport.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     request.transport.abort()

@@ -37,16 +37,14 @@ class PacedModel:
     tokenizer: Tokenizer
 
     def ids(self, prompt: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(prompt).ids
-        return ids
+        return self.tokenizer.encode(prompt).ids
 
     def expected_ids(self, prompt: str, count: int) -> list[int]:
         ids = self.ids(prompt)
         return [ids[index % len(ids)] for index in range(count)]
 
     def expected_text(self, prompt: str, count: int) -> str:
-        text: str = self.tokenizer.decode(self.expected_ids(prompt, count))
-        return text
+        return self.tokenizer.decode(self.expected_ids(prompt, count))
 
 
 def make_paced_model(

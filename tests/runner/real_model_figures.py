@@ -78,7 +78,6 @@ def own_server(environment: Mapping[str, str]) -> Iterator[tuple[str, list[int]]
         text=True,
         env={**os.environ, **environment},
     ) as process:
-        assert process.stdout is not None
         try:
             yield process.stdout.readline().strip(), [process.pid]
         finally:

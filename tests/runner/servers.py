@@ -258,8 +258,7 @@ class CogUnderTest:
         """Return a finished prediction, succeeded or not."""
         response = self.client.post("/predictions", json={"input": inputs})
         assert response.status_code == 200, response.text
-        document: dict[str, Any] = response.json()
-        return document
+        return response.json()
 
     def status(self) -> str:
         return str(self.server.health().get("status"))

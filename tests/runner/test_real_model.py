@@ -71,12 +71,10 @@ class Reference:
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return what the program prints for ``body``."""
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(body) + "\n")
         self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
+        return json.loads(self._process.stdout.readline())
 
     def close(self) -> None:
         self._process.kill()

@@ -39,13 +39,11 @@ LIMITS = ("minimum", "maximum", "minLength", "maxLength", "pattern")
 
 def document(folder: str) -> dict[str, Any]:
     path = SOURCE_ROOT / folder / ".cog" / "openapi_schema.json"
-    schema: dict[str, Any] = json.loads(path.read_text())
-    return schema
+    return json.loads(path.read_text())
 
 
 def inputs(folder: str) -> dict[str, Any]:
-    properties: dict[str, Any] = document(folder)["components"]["schemas"]["Input"]["properties"]
-    return properties
+    return document(folder)["components"]["schemas"]["Input"]["properties"]
 
 
 @pytest.mark.parametrize("folder", RUNNERS)
@@ -90,7 +88,7 @@ def test_the_builder_takes_a_config_and_a_secret_and_answers_with_a_file() -> No
     assert "x-cog-streaming" not in document("builder")["paths"]["/predictions"]["post"]
 
 
-class Odd(cog.BaseRunner):  # type: ignore[misc]
+class Odd(cog.BaseRunner):
     def run(self, value: complex) -> cog.Path:
         raise AssertionError
 

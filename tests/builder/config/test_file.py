@@ -45,7 +45,6 @@ def test_the_engine_kind_is_the_one_given_else_what_the_programs_tell(text: str,
 
 def test_a_token_is_taken_out_and_shows_nowhere() -> None:
     file = parse(f"model_id: a\nhf_token: ' {TOKEN}\n'")
-    assert file.hf_token is not None
     assert file.hf_token.get_secret_value() == TOKEN
     assert TOKEN not in repr(file)
     assert TOKEN not in file.config.model_dump_json()

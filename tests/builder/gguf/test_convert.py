@@ -42,8 +42,7 @@ def converted(path: Path, dtype: str | None = None) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_bytes())
-    return content
+    return json.loads(path.read_bytes())
 
 
 @pytest.mark.parametrize(("architecture", "tied"), [("llama", False), ("qwen2", True), ("qwen3", False)])
@@ -90,8 +89,7 @@ def test_quantized_weights_are_exactly_those_that_the_library_unpacks(
     def rounded(tensor: NDArray[np.float32]) -> NDArray[np.float32]:
         if tensor.ndim == 1:
             return tensor
-        unpacked: NDArray[np.float32] = gguf.dequantize(gguf.quantize(tensor, quantization), quantization)
-        return unpacked
+        return gguf.dequantize(gguf.quantize(tensor, quantization), quantization)
 
     named = gguf_models.weights("llama")
     path = gguf_models.write(tmp_path / "x.gguf", named=named, type_of={"*": kind})
@@ -166,7 +164,6 @@ def test_named_chat_templates_are_kept(tmp_path: Path) -> None:
 def test_text_is_split_as_the_models_training_split_it(tmp_path: Path, pre: str, words: list[str]) -> None:
     path = gguf_models.write(tmp_path / "x.gguf", metadata={"tokenizer.ggml.pre": pre})
     tokenizer = Tokenizer.from_file(str(converted(path) / "tokenizer.json"))
-    assert tokenizer.pre_tokenizer is not None
     assert [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str("  1234 it's")] == words
 
 

@@ -75,7 +75,7 @@ def test_a_bad_file_is_refused_before_anything_large_is_allocated(tmp_path: Path
     try:
         for content, expected in BAD.values():
             (tmp_path / "x.gguf").write_bytes(content)
-            assert expected in refusal(tmp_path / "x.gguf", (ModelUnusable, GgufUnsupported))  # type: ignore[arg-type]
+            assert expected in refusal(tmp_path / "x.gguf", (ModelUnusable, GgufUnsupported))
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()

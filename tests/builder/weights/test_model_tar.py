@@ -29,7 +29,7 @@ def secret_url(server: TarServer) -> str:
 
 def tar_of(files: dict[str, bytes], *, mode: str = "w", extra: tarfile.TarInfo | None = None) -> bytes:
     output = io.BytesIO()
-    with tarfile.open(fileobj=output, mode=mode) as tar:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=output, mode=mode) as tar:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)

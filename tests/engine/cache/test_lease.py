@@ -69,7 +69,6 @@ def test_one_that_this_process_uses_stays(tars: list[Path], tmp_path: Path) -> N
 def test_one_that_another_process_uses_stays_until_it_is_killed(tars: list[Path], tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tars[0]), str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as user:
-        assert user.stdout is not None
         assert user.stdout.readline() == b"open\n"
         _use_and_leave(tars[1], tmp_path, 0)
         assert _kept(tmp_path) == [0, 1]

@@ -89,7 +89,6 @@ def test_a_lock_has_one_holder_and_dies_with_it(tmp_path: Path) -> None:
         "with locked(pathlib.Path(sys.argv[1])): print('locked', flush=True); time.sleep(60)\n"
     )
     with _start(program, path) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
         with try_locked(path) as is_ours:
             assert not is_ours

@@ -71,7 +71,7 @@ def _resolve(monkeypatch: pytest.MonkeyPatch, **names: list[list[str]]) -> None:
     def resolve(host: str, port: int, *arguments: object, **more: object) -> list[object]:
         answers = names.get(host.replace(".", "_"))
         if answers is None:
-            return real(host, port, *arguments, **more)  # type: ignore[arg-type, return-value]
+            return real(host, port, *arguments, **more)
         numbers = answers.pop(0) if len(answers) > 1 else answers[0]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (number, port)) for number in numbers]
 
@@ -133,7 +133,7 @@ def test_tls_still_checks_the_name_and_not_the_address(
 ) -> None:
     names: list[str | None] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sni_callback = lambda connection, name, context: names.append(name)  # type: ignore[assignment]
+    context.sni_callback = lambda connection, name, context: names.append(name)
     _resolve(monkeypatch, tls_example=[["127.0.0.1"]])
     with TarServer(tls=context) as server, pytest.raises(SourceUnreachable):
         fetch(f"https://tls.example:{server.port}/", only_public=True, transfer=QUICK)

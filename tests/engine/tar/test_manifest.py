@@ -112,7 +112,7 @@ def test_facts_can_not_be_changed_or_misspelt() -> None:
     with pytest.raises(ValidationError):
         MANIFEST.sm = 90
     with pytest.raises(ValidationError):
-        EngineFacts(engine_kind="vllm", max_sequence_length=1)  # type: ignore[call-arg]
+        EngineFacts(engine_kind="vllm", max_sequence_length=1)
 
 
 def test_a_build_config_becomes_json_and_loses_its_secrets() -> None:

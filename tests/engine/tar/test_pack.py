@@ -27,7 +27,6 @@ def test_the_manifest_comes_first_and_then_every_file_by_name(source: Path, tmp_
             (0, 0, "", "", 0, 0o644)
         }
         stored = tar.extractfile(MANIFEST_NAME)
-        assert stored is not None
         assert stored.read() == manifest_bytes(manifest)
 
 

@@ -66,7 +66,7 @@ def test_a_gzipped_tar_comes_out_the_same_through_a_pipe_and_progress_counts_the
     (tmp_path / "engine.tar").write_bytes(gzip.compress(tar[:half]) + gzip.compress(tar[half:]))
     with subprocess.Popen(["cat", tmp_path / "engine.tar"], stdout=subprocess.PIPE) as cat:
         assert cat.stdout is not None
-        unpack(cat.stdout, target)  # type: ignore[arg-type] # a BufferedReader, which IO[bytes] does not tell
+        unpack(cat.stdout, target)  # a BufferedReader, which IO[bytes] does not tell
     assert read_files(target) == FILES
     calls: list[tuple[int, int | None, str]] = []
     other = tmp_path / "other"
@@ -142,7 +142,7 @@ def test_a_stream_that_breaks_leaves_nothing(tar: bytes, target: Path) -> None:
         def readinto(self, buffer: object, /) -> int:
             if self.tell() > len(tar) // 2:
                 raise OSError(5, "Input/output error")
-            return super().readinto(buffer)  # type: ignore[arg-type]
+            return super().readinto(buffer)
 
     with pytest.raises(Exception, match=r"E1312.*Input/output error"):
         unpack(Broken(tar), target)

@@ -34,8 +34,7 @@ def _make(
     environment = {**os.environ, **{name: str(value) for name, value in attributes.items()}}
     command = ["bash", "-c", f"set -e -o pipefail; source {_SCRIPT}"]
     subprocess.run(command, cwd=folder, env=environment, check=True)
-    facts: dict[str, Any] = json.loads((folder / "out" / "layer.json").read_text())
-    return facts
+    return json.loads((folder / "out" / "layer.json").read_text())
 
 
 def _root(folder: Path) -> Path:

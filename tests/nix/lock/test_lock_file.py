@@ -56,7 +56,7 @@ CHANGES: list[tuple[dict[str, object], str]] = [
     ({"file": "thing-1.0-cp312-cp312-manylinux_2_17_x86_64.whl"}, "is not for Python 3.11"),
     ({"file": "thing-1.0-cp311-cp311-manylinux_2_39_x86_64.whl"}, "a platform that the images can run"),
 ]
-WRONG = [(replace(_LOCK, files=(replace(_WHEEL, **change),)), told) for change, told in CHANGES]  # type: ignore[arg-type]
+WRONG = [(replace(_LOCK, files=(replace(_WHEEL, **change),)), told) for change, told in CHANGES]
 WRONG += [
     (replace(_LOCK, requirements=("more",)), "the stack itself requires more"),
     (replace(_LOCK, files=(_WHEEL, _WHEEL)), "not unique"),

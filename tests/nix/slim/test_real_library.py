@@ -30,7 +30,6 @@ CONTAINERS = 11
 @pytest.fixture(scope="session")
 def wheels(pytestconfig: pytest.Config) -> Path:
     """Return a folder with what both wheels hold."""
-    assert pytestconfig.cache is not None
     folder = pytestconfig.cache.mkdir("slim-wheels")
     for requirement, sha256 in SHA256.items():
         if not (folder / sha256).exists():

@@ -42,4 +42,4 @@ def test_a_plan_that_makes_no_sense_is_refused() -> None:
         ("x", 1, 1),
     ):
         with pytest.raises(InvalidInput):
-            Plan(*values)  # type: ignore[arg-type]
+            Plan(*values)

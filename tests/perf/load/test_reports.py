@@ -165,7 +165,7 @@ VERSIONS = [
 def test_the_servers_versions_are_told_where_it_tells_them() -> None:
     for target, told, expected in VERSIONS:
         answer = json_answer(told)
-        with ScriptedServer(lambda asked, write, answer=answer: write(answer) is None) as server:  # type: ignore[misc]
+        with ScriptedServer(lambda asked, write, answer=answer: write(answer) is None) as server:
             lines = asyncio.run(surroundings(target, server.url))
         assert lines.get("Server") == expected
         assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", lines["Date"])

@@ -103,7 +103,7 @@ USAGE = 'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens"
 def test_openai_streams_are_counted_by_their_usage(api: str, event: Callable[[str], str]) -> None:
     whole = stream_answer(event(""), event("a"), event("b c"), USAGE, "data: [DONE]")
     with ScriptedServer(answers(whole)) as server:
-        answer = ask(OpenAITarget(server.url, api, "m", WORK, "secret"))  # type: ignore[arg-type]
+        answer = ask(OpenAITarget(server.url, api, "m", WORK, "secret"))
         (asked,) = server.asked
     assert (answer.outcome, answer.input_tokens, answer.output_tokens) == ("completed", 7, 5)
     assert len(answer.output_s) == 2  # An empty delta is no output.

@@ -31,8 +31,7 @@ class APIClient:
         """Post and return the answer, which must be a success."""
         response = self.post(path, **body)
         assert response.status_code == 200, response.text
-        document: dict[str, Any] = response.json()
-        return document
+        return response.json()
 
     def named_events(self, path: str, **body: Any) -> list[dict[str, Any]]:
         """Return the data of a stream whose events have the names of their types."""

@@ -79,8 +79,7 @@ class Browser:
             self.events.append(answer)
         if "error" in answer:
             raise CommandFailed(method, answer["error"])
-        result: dict[str, Any] = answer["result"]
-        return result
+        return answer["result"]
 
     def open(self, url: str) -> Page:
         context = self.call("Target.createBrowserContext")["browserContextId"]
@@ -109,8 +108,7 @@ class Browser:
             self._received += part
         self._has_answered = True
         message, _, self._received = self._received.partition(b"\0")
-        document: dict[str, Any] = json.loads(message)
-        return document
+        return json.loads(message)
 
 
 class Page:

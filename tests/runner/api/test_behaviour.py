@@ -139,7 +139,6 @@ def test_without_the_engine_it_is_503_with_a_time_to_come_again(paced: PacedMode
     """Away for longer than a request waits for it."""
     api = API(paced, tmp_path)
     engine = api.triton.service.stack.engine
-    assert engine is not None
     api.triton.run(engine.stop())
     response = api.post(TEXT, prompt="Earth", max_tokens=1)
     assert response.status_code == 503

@@ -37,8 +37,7 @@ def embed(server: APIAlone, given: object, **fields: Any) -> dict[str, Any]:
 
 def expected(ids: list[int], size: int = 3) -> np.ndarray:
     vector = np.array([ids[0], ids[-1], np.mean(ids)])[:size]
-    found: np.ndarray = vector / np.linalg.norm(vector)
-    return found
+    return vector / np.linalg.norm(vector)
 
 
 def vectors(answer: dict[str, Any]) -> list[Any]:

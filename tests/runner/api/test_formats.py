@@ -41,8 +41,7 @@ def streamed(arrived: Sequence[Piece], formatter: ChatFormat | None = None) -> l
 
 
 def whole(arrived: Sequence[Piece], **options: bool) -> dict[str, Any]:
-    choice: dict[str, Any] = as_json(ChatFormat(TOKENS, **options).whole(arrived))
-    return choice
+    return as_json(ChatFormat(TOKENS, **options).whole(arrived))
 
 
 def test_each_text_has_calls_with_ids_of_their_own_or_the_models() -> None:

@@ -69,8 +69,7 @@ def test_by_messages(model: WritingModel, answer: str) -> None:
 
 @pytest.fixture(params=ANSWERS)
 def answer(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+    return request.param
 
 
 def _result(call_id: str) -> dict[str, str]:

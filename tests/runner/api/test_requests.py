@@ -45,7 +45,7 @@ def request_of(served: Served, **fields: object) -> GenerationRequest:
         (each.request, each.count, each.echo)
         for each in completion_requests(
             CompletionBody(prompt="hi", **fields),
-            served,  # type: ignore[arg-type]
+            served,
         )
     )
     return request
@@ -86,7 +86,7 @@ def test_a_chat_ends_at_the_models_maximum_unless_it_has_its_own(served: Served)
     user = [{"role": "user", "content": "hi"}]
 
     def max_tokens(**fields: object) -> int:
-        return chat_request(ChatBody(messages=user, **fields), usual).request.max_tokens  # type: ignore[arg-type]
+        return chat_request(ChatBody(messages=user, **fields), usual).request.max_tokens
 
     assert (max_tokens(), max_tokens(max_tokens=30), max_tokens(max_completion_tokens=40)) == (20, 30, 40)
     assert max_tokens(min_tokens=25) == 25
@@ -105,7 +105,7 @@ TOOLS = [Tool(Function(name="look"))]
 
 def chat(served: Served, family: Family | None, **fields: object) -> GenerationRequest:
     model = replace(MODEL, chat=CHAT, family=family)
-    body = ChatBody(messages=[{"role": "user", "content": "hi"}], **fields)  # type: ignore[arg-type]
+    body = ChatBody(messages=[{"role": "user", "content": "hi"}], **fields)
     return chat_request(body, replace(served, model=model)).request
 
 
@@ -124,7 +124,7 @@ def test_an_effort_that_the_template_refuses_is_left_out(served: Served) -> None
     model = replace(MODEL, chat=template)
 
     def prompt(**fields: object) -> object:
-        body = ChatBody(messages=[{"role": "user", "content": "hi"}], **fields)  # type: ignore[arg-type]
+        body = ChatBody(messages=[{"role": "user", "content": "hi"}], **fields)
         return chat_request(body, replace(served, model=model)).request.prompt
 
     assert prompt(reasoning_effort="low") == "('hi', 'low', True)"
@@ -144,8 +144,6 @@ def test_an_answer_has_the_form_of_the_models_family_where_it_has_one(served: Se
     assert opened == AnswerForm(HERMES, starts_in_reasoning=True)
     for family in (SILENT, HERMES):
         form = form_of(served, family, tools=TOOLS)
-        assert form is not None
-        assert form.tools is not None
         assert form.tools.tools[0].name == "look"
     assert form_of(served, HERMES, tools=TOOLS, tool_choice="none") == AnswerForm(HERMES)
     assert form_of(served, HERMES, tools=TOOLS, skip_special_tokens=False) is None
@@ -154,10 +152,8 @@ def test_an_answer_has_the_form_of_the_models_family_where_it_has_one(served: Se
 @pytest.mark.parametrize("family", [None, THOUGHTFUL, SILENT, HERMES])
 def test_required_calls_have_a_guide_in_the_form_of_a_family(served: Served, family: Family | None) -> None:
     request = chat(served, family, tools=TOOLS, tool_choice="required")
-    assert request.answer is not None
     assert request.answer.family.calls == ((family and family.calls) or GENERIC.calls)
     assert request.answer.family.reasoning == (family and family.reasoning)
-    assert request.guide is not None
     assert request.guide.type == "chat_form"
     assert chat(served, family, tools=TOOLS).guide is None
 
@@ -167,7 +163,6 @@ def test_a_guide_begins_after_the_reasoning_where_the_engine_can_follow_both(ser
     thinks = {"thinks": True}
     after = chat(served, HERMES, guided_regex="a+", chat_template_kwargs=thinks)
     assert (plain, after.guide) == (Guide("regex", "a+"), after.guide)
-    assert after.guide is not None
     assert after.guide.type == "chat_form"
     other = replace(served, engine_kind="tensorrt_llm")
     alone = chat(other, HERMES, guided_regex="a+", chat_template_kwargs=thinks)

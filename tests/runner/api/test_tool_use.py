@@ -47,7 +47,6 @@ def test_tools_are_used_as_the_choice_says() -> None:
     assert use(tools=[LOOK, WAIT], tool_choice=allowed("auto", "wait")) == ToolUse((wait,))
     assert use(tools=[LOOK, WAIT], tool_choice=allowed("required", "wait")) == ToolUse((wait,), "required")
     strict = use(tools=[STRICT])
-    assert strict is not None
     assert strict.tools[0].is_strict
 
 

@@ -106,5 +106,4 @@ class WritingModel:
     def ask(self, path: str, **body: Any) -> dict[str, Any]:
         response = self.post(path, **body)
         assert response.status_code == 200, response.text
-        answer: dict[str, Any] = response.json()
-        return answer
+        return response.json()

@@ -14,7 +14,7 @@ from runner.cog_server.loop_link import LoopCalls, WakeUps
 from runner.cog_server.streaming import PredictionStream, hook_coglet
 
 
-class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
+class Runner(BaseRunner):  # cog has no types
     async def setup(self) -> None:
         prepare_run(Runner.run)
         check_coglet(print)
@@ -23,8 +23,8 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         loop = asyncio.get_running_loop()
         self._calls, self._wake_ups = LoopCalls(loop), WakeUps(loop)
 
-    @cog.streaming  # type: ignore[untyped-decorator]
-    @cog.concurrent(max=4)  # type: ignore[untyped-decorator]
+    @cog.streaming
+    @cog.concurrent(max=4)
     async def run(self, prompt: str, **others: object) -> ConcatenateIterator[str]:
         """``others``: the real runner's inputs, which coglet passes by its schema."""
         if prompt == "refuse":

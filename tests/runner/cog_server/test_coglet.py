@@ -67,8 +67,7 @@ def streaming(folder: Path, **extra: str) -> Iterator[tuple[CogServer, Callable[
 
     def predict(prompt: str) -> dict[str, Any]:
         url, body = f"{server.url}/predictions/{prompt}", {"input": {"prompt": prompt}}
-        document: dict[str, Any] = httpx.put(url, json=body, timeout=DEADLINE_S).json()
-        return document
+        return httpx.put(url, json=body, timeout=DEADLINE_S).json()
 
     try:
         server.wait_ready(DEADLINE_S)

@@ -52,7 +52,6 @@ def test_a_script_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
         text=True,
     )
     with owner:
-        assert owner.stdout is not None
         server = int(owner.stdout.readline())
         pids = [server, *triton_pids(http), *engine_pids(http)]
         assert len(pids) == 6

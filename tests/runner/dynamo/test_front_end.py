@@ -313,7 +313,6 @@ def test_adapters_are_models_and_priorities_reach_the_engine(paced: PacedModel, 
     command = [PYTHON, "-m", "runner.dynamo"]
     front_end = FrontEnd(tmp_path, tmp_path / "discovery")
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as worker:
-        assert worker.stdin is not None
         worker.stdin.write(start.encode())
         worker.stdin.close()
         front_end.wait_until(lambda: front_end.models() == {MODEL, "alias", "carried", "loaded"})

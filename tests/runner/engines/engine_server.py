@@ -79,7 +79,6 @@ class EngineServerUnderTest:
                 stderr=log,
                 pass_fds=(self._listener.fileno(), self.exit_reason.descriptor),
             )
-        assert self.process.stdin is not None
         with self.process.stdin as stdin:
             stdin.write(self._message.encode())
 

@@ -37,7 +37,6 @@ def test_the_texts_of_the_tokens_are_the_text(kind: str, begins_turn: bool) -> N
     piece = Piece(0, text, "length", tokens)
     (chat,) = ChatFormat(TokenTexts(tokenizer)).events(piece)
     assert isinstance(chat, ChatChunkChoice)
-    assert chat.logprobs is not None
     assert "".join(each.token for each in chat.logprobs.content) == text
     assert bytes(byte for each in chat.logprobs.content for byte in each.bytes).decode() == text
     assert all(each.top_logprobs[0].token == each.token for each in chat.logprobs.content)

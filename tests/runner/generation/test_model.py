@@ -35,7 +35,7 @@ def facts(engine: Engine, **environment: str) -> ModelFacts:
 
 
 def with_limits(engine: Engine, **limits: int) -> Engine:
-    return Engine(engine.path, Manifest(engine_kind="paced", files={}, **limits), ())  # type: ignore[arg-type]
+    return Engine(engine.path, Manifest(engine_kind="paced", files={}, **limits), ())
 
 
 @pytest.mark.parametrize(

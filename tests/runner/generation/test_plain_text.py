@@ -166,7 +166,7 @@ def test_a_tokenizer_of_an_unknown_kind_rejects_such_messages() -> None:
         [pre_tokenizers.ByteLevel(add_prefix_space=False), pre_tokenizers.Metaspace(prepend_scheme="first")]
     )
     reader = PlainText(tokenizer, frozenset(CONTROL))
-    reader._is_supported = False  # type: ignore[misc]
+    reader._is_supported = False
     with pytest.raises(ControlTokensInText, match=r"E1704.*<s>.*ALLOW_SPECIAL_TOKENS"):
         reader.encode(MarkedText("a<s>", [(1, 4)]))
 

@@ -90,7 +90,6 @@ def runner(model: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def ports(runner: API, model: PacedModel) -> dict[str, Port]:
-    assert runner.triton.service.openai is not None
     (process,) = runner.triton.service.openai.processes
     assert process.pid is not None
     long = {"prompt": PROMPT, "max_tokens": 4000, "stream": True}

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 import numpy as np
 from tokenizers import Tokenizer
 from tritonclient.grpc import InferInput

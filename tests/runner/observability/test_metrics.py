@@ -93,7 +93,6 @@ def test_a_bucket_holds_what_equals_its_bound(tmp_path: Path, seconds: float, bo
 def test_what_an_ended_process_counted_stays_but_it_holds_nothing_any_more(tmp_path: Path) -> None:
     command = [sys.executable, "-c", COUNTS_AND_ENDS, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"counted\n"
         ours = Meter("openai", tmp_path)
         ours.add(metrics.ACTIVE)

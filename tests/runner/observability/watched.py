@@ -52,8 +52,7 @@ class Watched:
 
     def predict(self, request_id: str, **inputs: object) -> dict[str, Any]:
         answer = self.cog.client.put(f"/predictions/{request_id}", json={"input": inputs})
-        document: dict[str, Any] = answer.json()
-        return document
+        return answer.json()
 
     def requests(self) -> dict[tuple[str, str], int]:
         pattern = r'cog_triton_requests_total{api="openai",code="(\w*)",outcome="(\w+)"} (\S+)'

@@ -221,4 +221,4 @@ def test_settings_do_not_change_and_take_no_unknown_field() -> None:
     with pytest.raises(ValueError, match="frozen"):
         settings.end_id = 3
     with pytest.raises(ValueError, match="extra"):
-        type(settings)(**settings.model_dump(), unheard_of=1)  # type: ignore[call-arg]
+        type(settings)(**settings.model_dump(), unheard_of=1)

@@ -346,7 +346,6 @@ async def test_after_too_many_failures_it_stays_down_and_the_runner_is_told(tmp_
         os.kill(pid, signal.SIGKILL)
         await until(lambda: program.restarts == 1 and program.is_serving)
         assert not unrecoverable.is_set()
-        assert program.pid is not None
         os.kill(program.pid, signal.SIGKILL)
         await asyncio.wait_for(unrecoverable.wait(), DEADLINE_S)
         await until(lambda: "failed too often" in (program.down_reason or ""))
@@ -400,12 +399,10 @@ async def test_what_clients_may_end_is_started_again_as_often_as_they_do(
     program = Program(tmp_path, log, is_exposed=True)
     async with started(program):
         for number in range(4):
-            assert program.pid is not None
             os.kill(program.pid, signal.SIGKILL)
-            await until(lambda number=number: program.restarts == number + 1 and program.is_serving)  # type: ignore[misc]
+            await until(lambda number=number: program.restarts == number + 1 and program.is_serving)
         assert not unrecoverable.is_set()
         program.python = "/no/such/python"
-        assert program.pid is not None
         os.kill(program.pid, signal.SIGKILL)
         await asyncio.wait_for(unrecoverable.wait(), DEADLINE_S)
 

@@ -45,8 +45,7 @@ def test_a_request_within_the_bounds_passes(data: bytes) -> None:
 def with_input(**fields: object) -> bytes:
     request = pb.ModelInferRequest(model_name="a")
     request.inputs.add(**fields)
-    data: bytes = request.SerializeToString()
-    return data
+    return request.SerializeToString()
 
 
 @pytest.mark.parametrize(

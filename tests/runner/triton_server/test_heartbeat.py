@@ -24,7 +24,6 @@ def counting(counts: Sequence[str], probes: list[str]) -> Handler:
         if request.path == "/metrics":
             return web.Response(text=f"# TYPE x counter\n{next(lines)}\n")
         probes.append(request.path)
-        assert request.transport is not None
         request.transport.abort()
         return web.Response()
 

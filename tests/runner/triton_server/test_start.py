@@ -188,7 +188,6 @@ def test_a_killed_parent_takes_triton_and_the_worker_with_it(tmp_path: Path) -> 
     environment |= {"PYTHONPATH": str(SOURCE_ROOT), "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
     parent = subprocess.Popen([sys.executable, "-c", SERVE], env=environment, stdout=subprocess.PIPE)
     with parent:
-        assert parent.stdout is not None
         assert parent.stdout.readline() == b"open\n"
         pids = [*triton_pids(ports[0]), *engine_pids(ports[0])]
         assert len(pids) == 5

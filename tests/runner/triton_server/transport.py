@@ -46,7 +46,6 @@ class Transport(asyncio.Transport):
     def lose(self) -> None:
         self._is_closing = self.is_lost = True
         protocol, self._protocol = self._protocol, None
-        assert protocol is not None
         protocol.connection_lost(None)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

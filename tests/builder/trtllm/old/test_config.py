@@ -34,8 +34,7 @@ VALUES: dict[str, Any] = {
 
 
 def dump(keys: dict[str, Any]) -> str:
-    text: str = yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
-    return text
+    return yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
 
 
 def parse(text: str) -> ConfigFile:
@@ -209,7 +208,6 @@ def test_smoothquant_weights_of_ft_are_the_checkpoint() -> None:
 def test_awq_weights_in_a_file_are_a_checkpoint_now() -> None:
     build, notes = planned(old.LLAMA_AWQ_OF_FILE)
     assert build.quantization == "W4A16_AWQ"
-    assert build.checkpoint is not None
     assert build.build.args["checkpoint_dir"] == build.checkpoint.output_dir == "./awq"
     assert "build.args.use_weight_only: dropped (quantize.py decides)" in notes
 

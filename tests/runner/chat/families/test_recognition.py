@@ -122,25 +122,21 @@ def recognized(text: str, *tokens: str, name: str | None = None) -> Recognized:
 def test_a_family_is_recognized_by_what_the_template_writes(name: str) -> None:
     family, text, *tokens = RENDERED[name]
     found = recognized(text, "[user]", "[assistant]", "[end]", *tokens)
-    assert found.family is not None
     assert (found.family.name, found.warning) == (family, "")
 
 
 def test_reasoning_is_read_as_the_template_writes_it() -> None:
     thought = "[THINK]{{ message.reasoning_content }}[/THINK]"
     family = recognized(template(HERMES, thought=thought), "[end]").family
-    assert family is not None
     assert family.reasoning == FAMILIES["mistral"].reasoning
     # Many templates leave reasoning out of the history, and only begin it.
     family = recognized(template(OBJECT) + "<think></think>", "[end]").family
-    assert family is not None
     assert family.reasoning == FAMILIES["hermes"].reasoning
 
 
 def test_calls_that_no_family_reads_are_told() -> None:
     found = recognized(template("<call>{{ tool.name }}!{{ tool.arguments.place }}</call>", thought=THINK))
     assert "<call>probe_tool!New York</call>" in found.warning
-    assert found.family is not None  # Its reasoning is read.
     assert (found.family.name, found.family.reasoning) == ("thinking", FAMILIES["hermes"].reasoning)
 
 

@@ -151,7 +151,6 @@ def test_it_is_taken_where_it_reads_the_calls_that_the_template_writes(name: str
 def test_one_that_does_not_read_the_calls_of_the_template_tells_of_reasoning_alone() -> None:
     made = recognized(template(WRITTEN["the name in a header"]), described(JSON))
     assert "no model family reads" in made.warning
-    assert made.family is not None
     assert (made.family.name, made.family.reasoning) == ("thinking", MULL)
 
 
@@ -162,7 +161,6 @@ def test_families_and_the_signs_of_one_come_first() -> None:
     )
     for text, name in ((hermes, "hermes"), ("<arg_key>", "glm"), ("<think>", "response-template")):
         family = recognized(text, found).family
-        assert family is not None
         assert family.name == name
 
 
@@ -170,7 +168,6 @@ def test_what_is_not_described_is_read_as_without_a_description() -> None:
     no_thought = {"start_anchor": "x", "fields": {"tool_calls": JSON}}
     assert family_of(no_thought).reasoning is None
     family = recognized("<think>", no_thought).family
-    assert family is not None
     assert family.reasoning == FAMILIES["thinking"].reasoning
     no_calls = family_of(described())
     assert (no_calls.calls, no_calls.reasoning) == (FAMILIES["generic"].calls, MULL)
@@ -252,7 +249,6 @@ def test_any_description_is_read_or_refused() -> None:
         assert (family is None) == bool(refusal)
         if family is not None:
             num_families += 1
-            assert family.calls is not None
             marks = [*family.calls.markers, "<mull>", "</mull>", '{"name": "f", ', '"arguments": {}}', *"<a"]
             text = "".join(rng.choices(marks, k=9))
             read_all(family, tokenizer, ids_of(tokenizer, text), rng)
@@ -264,5 +260,4 @@ def test_the_description_is_that_of_tokenizer_config(tmp_path: Path) -> None:
     config = {"chat_template": template(WRITTEN["an object"]), "response_template": found}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     family = recognize(None, load_chat_template(tmp_path, None), tokenizer_with(TOKENS)).family
-    assert family is not None
     assert family.name == "response-template"

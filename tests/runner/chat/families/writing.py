@@ -71,7 +71,6 @@ def json_calls(
 def _before(writer: Writer, wanted: Wanted, family: Family) -> None:
     """Write reasoning and content."""
     if wanted.reasoning:
-        assert family.reasoning is not None
         writer.marker(family.reasoning.begin).text(f"\n{wanted.reasoning}\n").marker(family.reasoning.end)
         writer.text("\n\n")
     if wanted.content and family.wrappers:

@@ -96,7 +96,6 @@ def walk(name: str, made: LLMatcher, seed: int) -> list[int] | None:
     ids: list[int] = []
     first_marker = tokenizer_with().get_vocab_size()
     calls = form_of(name).family.calls
-    assert calls is not None
     texts = [*calls.markers, *calls.begins, *CLOSING, *SCHEMAS]
     if isinstance(calls, InvokeCalls):
         texts += [calls.call, calls.parameter_end]
@@ -206,7 +205,6 @@ def test_reasoning_ends_at_its_budget(kind: str, budget: int) -> None:
 def test_a_budget_holds_in_every_form_of_reasoning(name: str) -> None:
     """Exactly: the random model that is not allowed to end it fills it, and a required call follows."""
     reasoning = form_of(name).family.reasoning
-    assert reasoning is not None
     end = tokenizers(name)[0].token_to_id(reasoning.end)
     use = ToolUse(TOOLS, "required", is_parallel=False)
     made = guided(name, use, None, 40, starts=True)

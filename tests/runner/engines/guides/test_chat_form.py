@@ -79,7 +79,7 @@ def test_a_marker_is_its_token_and_no_text(compiler: GuideCompiler, tokenizer: T
     guide = form(Guide("regex", "x"))
     marker = tokenizer.id_to_token(MARKER)
     assert not follows(compiled(compiler, guide), [ord(marker[0]), MARKER])
-    allowed, may_end = compiled(compiler, guide).allowed(VOCAB_SIZE)  # type: ignore[union-attr]
+    allowed, may_end = compiled(compiler, guide).allowed(VOCAB_SIZE)
     assert list(allowed.nonzero()[0]) == [MARKER]
     assert not may_end
     assert not allowed[END_ID]

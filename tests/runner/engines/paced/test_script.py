@@ -43,8 +43,7 @@ class Scripted:
     def text(self, prompt: str, **more: Any) -> str:
         steps, _ = self.answer(prompt, **more)
         ids = [token for step in steps for token in step]
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
-        return text
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
 
     @property
     def end_id(self) -> int:

@@ -71,7 +71,7 @@ async def next_look(process: SupervisedProcess) -> None:
         looked.set()
         return look()
 
-    process.is_waiting = watched  # type: ignore[method-assign]
+    process.is_waiting = watched
     while not looked.is_set() and process.state is ProcessState.STARTING:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 

@@ -86,7 +86,6 @@ def silent_client(path: Path) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    assert client.stdout is not None
     client.stdout.readline()
     return client
 

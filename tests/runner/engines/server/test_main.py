@@ -130,7 +130,6 @@ def test_its_parents_death_ends_it_and_its_child(tmp_path: Path, kind: str, hang
         stdout=subprocess.PIPE,
     )
     with parent:
-        assert parent.stdout is not None
         server = int(parent.stdout.readline())
         processes = [server, *descendants(server)]
         assert len(processes) == (2 if kind == "paced_child" else 1)

@@ -106,7 +106,7 @@ def test_keys_protect_all_but_health_and_metrics(server: TritonUnderTest) -> Non
         assert stub.ServerReady(pb.ServerReadyRequest(), metadata=metadata).ready
         with pytest.raises(grpc.RpcError) as raised:
             stub.ModelInfer(pb.ModelInferRequest(model_name="ensemble"))
-    assert raised.value.code() == grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+    assert raised.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
 def _left(server: TritonUnderTest) -> None:
@@ -178,7 +178,6 @@ def test_streams_end_with_an_error_when_triton_ends_and_the_front_serves_again(
     wait_until(lambda: is_serving(server))
     pid, triton = front_pid(server), server.service.stack.triton
     stream = Stream(server)
-    assert triton.pid is not None
     os.kill(triton.pid, signal.SIGKILL)
     assert "E2105" in stream.error()
     with grpc.insecure_channel(f"{HOST}:{server.grpc_port}") as channel:
@@ -193,7 +192,7 @@ def test_streams_end_with_an_error_when_triton_ends_and_the_front_serves_again(
                     pb.ModelMetadataRequest(name="ensemble"), metadata=(("authorization", "Bearer the-key"),)
                 )
             except grpc.RpcError as exc:
-                statuses.add(exc.code())  # type: ignore[attr-defined]
+                statuses.add(exc.code())
     assert statuses <= {grpc.StatusCode.UNAVAILABLE}
     wait_until(lambda: is_serving(server))
     assert front_pid(server) == pid

@@ -27,15 +27,13 @@ def _leave_http(path: str, body: dict[str, Any]) -> Callable[[TritonUnderTest, A
 
 
 def _leave_unary(_: TritonUnderTest, stub: Any) -> Callable[[], object]:
-    call: Callable[[], object] = stub.ModelInfer.future(inference(max_tokens=4000)).cancel
-    return call
+    return stub.ModelInfer.future(inference(max_tokens=4000)).cancel
 
 
 def _leave_stream(_: TritonUnderTest, stub: Any) -> Callable[[], object]:
     stream = stub.ModelStreamInfer(iter([inference(max_tokens=4000, is_streaming=True)] * 3))
     next(stream)
-    call: Callable[[], object] = stream.cancel
-    return call
+    return stream.cancel
 
 
 def _deadline(_: TritonUnderTest, stub: Any) -> Callable[[], object]:

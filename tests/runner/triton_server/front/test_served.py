@@ -192,4 +192,4 @@ def test_statistics_are_those_of_the_metrics(triton: TritonUnderTest, stub: Any)
     assert by_grpc.inference_stats.success.ns == found["inference_stats"]["success"]["ns"]
     with pytest.raises(grpc.RpcError, match="E1108") as raised:
         stub.ModelStatistics(pb.ModelStatisticsRequest(name="nothing"))
-    assert raised.value.code() == grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]
+    assert raised.value.code() == grpc.StatusCode.NOT_FOUND

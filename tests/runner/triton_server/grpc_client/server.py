@@ -48,4 +48,4 @@ class Server:
         return b"".join(data)
 
     def happened(self, kind: type[Event], stream_id: int) -> bool:
-        return any(isinstance(each, kind) and each.stream_id == stream_id for each in self.events)  # type: ignore[attr-defined]
+        return any(isinstance(each, kind) and each.stream_id == stream_id for each in self.events)

@@ -162,7 +162,7 @@ async def test_metadata_longer_than_a_frame_is_refused() -> None:
     server.connection.begin("/a", metadata, print, print).send(b"")
     server.exchange()
     (request,) = (each for each in server.events if isinstance(each, RequestReceived))
-    assert ("traceparent", "a" * 16_000) in request.headers  # type: ignore[comparison-overlap]
+    assert ("traceparent", "a" * 16_000) in request.headers
     with pytest.raises(InvalidInference, match="E1107"):
         server.connection.begin("/a", metadata * 2, print, print)
 

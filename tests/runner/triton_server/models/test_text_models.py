@@ -27,8 +27,7 @@ def ask(triton: TritonUnderTest) -> Iterator[Asker]:
                 rows = len(next(iter(tensors.values()), texts(["a"])))
                 tensors.setdefault("QUERY", texts(*[["a"]] * rows))
                 tensors.setdefault("REQUEST_OUTPUT_LEN", lengths(*[1] * rows))
-            result: Array = infer(model, [output], **tensors).as_numpy(output)
-            return result
+            return infer(model, [output], **tensors).as_numpy(output)
 
         yield ask
 

@@ -125,7 +125,7 @@ class Client:
             for each in self.events
             if isinstance(each, ResponseReceived | TrailersReceived) and each.stream_id == stream_id
         ]
-        return dict(ends[-1].headers) if ends else {}  # type: ignore[arg-type]
+        return dict(ends[-1].headers) if ends else {}
 
     @property
     def is_closed(self) -> bool:

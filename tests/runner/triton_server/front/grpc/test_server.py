@@ -149,7 +149,7 @@ async def test_frames_that_are_much_work_are_read_in_turn() -> None:
         reads.append(len(data))
         return read(data)
 
-    client.connection._h2.receive_data = counted  # type: ignore[method-assign, assignment]
+    client.connection._h2.receive_data = counted
     frames = [SettingsFrame(0, settings={4: 1000 + number % 2}) for number in range(200)]
     await client.feed_frames(frames)
     assert sum(reads) == 15 * 200
@@ -336,7 +336,7 @@ async def test_connections_that_come_at_once_each_take_anothers_place(
     first = [_Connection(is_idle=number >= 10) for number in range(most)]
     further = [_Connection(is_idle=False) for _ in range(most)]
     for each in [*first, *further]:
-        server.add(each)  # type: ignore[arg-type]
+        server.add(each)
     assert len(server.connections) == most
     assert [each.is_aborted for each in first] == [each.is_idle for each in first]
     assert [each.is_aborted for each in further].index(True) == most - 10
