@@ -45,15 +45,17 @@ def whole(arrived: Sequence[Piece], **options: bool) -> dict[str, Any]:
 
 
 def test_each_text_has_calls_with_ids_of_their_own_or_the_models() -> None:
-    formatter = ChatFormat(TOKENS)
+    formatter, made_ids = ChatFormat(TOKENS), set()
     for index in (0, 1):
         events = streamed(pieces(ANSWER, 3, index=index), formatter)
         calls = [call for event in events for call in event["delta"].get("tool_calls", ()) if "id" in call]
         assert [call["index"] for call in calls] == [0, 1]
         assert calls[0]["id"].startswith("call_")
         assert calls[1]["id"] == "own_id"
+        made_ids.add(calls[0]["id"])
     message = whole(pieces(ANSWER[4:], 1))["message"]
     assert (message["content"], message["tool_calls"][1]["id"]) == (None, "own_id")
+    assert len(made_ids | {message["tool_calls"][0]["id"]}) == 3
 
 
 @pytest.mark.parametrize(

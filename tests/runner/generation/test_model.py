@@ -147,6 +147,7 @@ def test_where_nothing_tells_the_length_the_variable_to_set_is_named(tmp_path: P
         ("config.json", "{", EngineUnreadable),
         ("config.json", "\udcff", EngineUnreadable),
         ("generation_config.json", "[1,", EngineUnreadable),
+        ("generation_config.json", "[" * 100_000, EngineUnreadable),
         ("tokenizer_config.json", "", EngineUnreadable),
         ("config.json", None, InvalidSetting),
         ("config.json", "[]", InvalidSetting),
