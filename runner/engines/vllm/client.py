@@ -19,7 +19,7 @@ from typing import Any
 from engine.pooling import Pooling, PoolingMode
 from errors.coded_error import CodedError
 from errors.engines import VllmArgumentsRefused, VllmOrderFailed, VllmStartFailed
-from runner.engines.vllm.core_process import becomes_core, release
+from runner.engines.vllm.core_process import becomes_core, inspects_models, release
 from runner.engines.vllm.interface import (
     ROCM_VARIABLES,
     AsyncEngineArgs,
@@ -170,7 +170,8 @@ def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> Vl
         if arguments.get("speculative_config"):
             arguments = {**arguments, "per_request_spec_decode_metrics": "summary"}
         # The context decides the defaults of max_num_batched_tokens and max_num_seqs: those of `vllm serve`.
-        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        with inspects_models():
+            config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
     # vLLM raises ValueError, AssertionError, pydantic's and many other errors.
     except Exception as exc:
         raise VllmArgumentsRefused(reason=_one_line(f"{type(exc).__name__}: {exc}")) from exc

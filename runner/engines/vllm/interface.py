@@ -8,6 +8,8 @@ Behavior that no check at the start can see, and where it is used:
 
 * The engine core starts by ``utils.get_mp_context().Process(target, name, kwargs)``, with ``vllm_config`` and
   ``tensor_queue`` in ``kwargs`` and the name ``CORE_NAME`` if there is one core (``core_process``).
+* ``registry._run_in_subprocess`` inspects a model's class unless ``VLLM_CACHE_ROOT`` has the result, which is
+  never None. The function can be pickled by cloudpickle (``core_process``).
 * ``SyncMPClient`` takes what ``outputs_queue`` has; ``get_output`` raises an exception that it finds there.
   It sends messages by ``_send_input`` alone, to ``core_engine``, and the core processes them in order. With
   ``data_parallel_size`` there are several ``core_engines``, and the result of a call comes to
@@ -70,6 +72,7 @@ USES = {
         f"VLLM_ENABLE_STARTUP_PLAN {SETS_LIBRARY_PATH}"
     ),
     "vllm.lora.request.LoRARequest": "lora_name lora_int_id lora_path",
+    "vllm.model_executor.models.registry": "_run_in_subprocess(fn)",
     "vllm.multimodal.MULTIMODAL_REGISTRY": "",
     "vllm.multimodal.encoder_budget.MultiModalBudget": "__init__(vllm_config,mm_registry)",
     "vllm.multimodal.cache.base.MultiModalCache": "get_item_size(value)",
@@ -82,6 +85,7 @@ USES = {
     "vllm.multimodal.processing.ProcessorInputs": "prompt mm_data_items",
     "vllm.multimodal.processing.context.TimingContext": "enabled",
     "vllm.outputs.RequestError": "message retryable",
+    "vllm.plugins": "load_general_plugins()",
     "vllm.pooling_params.PoolingParams": "task use_activation skip_reading_prefix_cache",
     "vllm.sampling_params.SamplingParams": (
         "presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed ignore_eos "

@@ -203,6 +203,35 @@ def test_a_core_is_configured_as_that_of_vllm_serve(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+_INSPECTS = """
+import os, signal, sys
+from pathlib import Path
+from runner.engines.vllm import core_process
+from runner.engines.vllm.arguments import prepare_environment, read_arguments
+arguments = read_arguments(Path(sys.argv[1]), {})
+prepare_environment(arguments, sys.argv[2])
+core_process.spawn_early()
+from runner.engines.vllm.client import make_config
+from runner.engines.vllm.interface import registry
+if sys.argv[3] == "the core":
+    registry._SUBPROCESS_COMMAND = ["false"]
+else:
+    os.kill(core_process._process.pid, signal.SIGKILL)
+make_config(arguments)
+core_process.release()
+assert list(Path(os.environ["VLLM_CACHE_ROOT"], "modelinfos").iterdir())
+"""
+
+
+@pytest.mark.parametrize("who", ["the core", pytest.param("another process", marks=pytest.mark.long)])
+def test_a_model_is_inspected_by_the_core_unless_that_has_ended(tmp_path: Path, who: str) -> None:
+    engine = standin_engine(str(PYTHON), tmp_path)
+    command = [engine.python, "-c", _INSPECTS, str(engine.folder), str(tmp_path / "cache"), who]
+    variables = {**os.environ, **engine.variables, "PYTHONPATH": str(SOURCE_ROOT)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 def test_adapters_are_loaded_and_unloaded_and_the_core_sleeps_and_wakes(
     start_server: StartServer, tmp_path: Path
 ) -> None:
