@@ -114,6 +114,8 @@ let
       rm -rf $out/bin/* $out/lib/*
       cp -a usr lib lib64 $out
       cp -a usr/lib/x86_64-linux-gnu/lib*.so* $out/lib
+      # Debian's absolute links, of its loader too, would lead out of here.
+      find $out -lname '/*' -exec sh -c 'ln -sf "$1$(readlink "$2")" "$2"' - $out {} \;
       # By these names it looks for them.
       mkdir $out/tools
       for tool in as ld; do
