@@ -69,16 +69,14 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
 def prepare_environment(arguments: Mapping[str, Any], cache_dir: str | None) -> None:
     """Set the variables that vLLM reads, unless the operator has set them."""
     prepare_import(cache_dir)
-    is_alone = arguments.get("nnodes", 1) <= 1
-    # NOTE: with a plan on one node alone, its ranks would not measure, and the others would wait for them.
-    if cache_dir and arguments.get("gpu_memory_utilization") is None and is_alone:
-        # The measured free memory is kept in VLLM_CACHE_ROOT for later starts.
-        # NOTE: vLLM would use it for any gpu_memory_utilization.
-        os.environ.setdefault("VLLM_ENABLE_STARTUP_PLAN", "1")
-    if arguments.get("distributed_executor_backend") != "ray" and is_alone:
-        # NOTE: otherwise vLLM connects to a public address to find this machine's own, which several machines
-        # need.
+    if arguments.get("nnodes", 1) <= 1 and arguments.get("distributed_executor_backend") != "ray":
+        # NOTE: several machines need an address that others reach, which vLLM finds by a public one. With a
+        # plan on one of them alone, its ranks would not measure, and the others would wait for them.
         os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
+        if cache_dir and arguments.get("gpu_memory_utilization") is None:
+            # The measured free memory is kept in VLLM_CACHE_ROOT for later starts.
+            # NOTE: vLLM would use it for any gpu_memory_utilization.
+            os.environ.setdefault("VLLM_ENABLE_STARTUP_PLAN", "1")
 
 
 def prepare_import(cache_dir: str | None) -> None:

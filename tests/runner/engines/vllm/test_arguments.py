@@ -19,6 +19,9 @@ PLAN = "VLLM_ENABLE_STARTUP_PLAN"
         (None, None, {}, None),
         # vLLM's fingerprint of a plan leaves it out: the memory of another value would be used.
         ("cache", None, {"gpu_memory_utilization": 0.5}, None),
+        # Ranks on several machines: those without a plan would wait for the others to measure.
+        ("cache", None, {"nnodes": 2}, None),
+        ("cache", None, {"distributed_executor_backend": "ray"}, None),
     ],
 )
 def test_measured_memory_is_kept_in_the_cache_for_later_starts(
