@@ -18,9 +18,11 @@ request failed.
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InvalidInput(name="result", expected="a file in a folder that exists", value=options.result)
     workloads = parse_workloads(options.workloads, None)
     rows: list[Row] = []
+    end_s = time.monotonic() + options.limit_s
     with tempfile.TemporaryDirectory(prefix="cog-triton-peers-") as name:
         folder = (options.work or Path(name)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,15 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parse_workloads(options.workloads, engine.arguments.get("max_model_len"))
         with resident(options.servers, engines, folder) as endpoints:
             rounds = Rounds(endpoints, workloads, options.seed)
-            for number in range(options.rounds):
-                for row in rounds.round(number):
-                    rows.append(row)
-                    speed = f"{row.summary.tokens_per_second:,.0f} tokens/s"
-                    errors = [*list(row.summary.errors)[:3], *row.summary.warnings]
-                    told = (number, row.workload, row.server, speed, *errors)
-                    print(*told, sep="; ", file=sys.stderr, flush=True)
-                    if options.result:
-                        options.result.write_text(json.dumps([asdict(each) for each in rows], indent=1))
+            measured = (row for number in range(options.rounds) for row in rounds.round(number))
+            for row in measured:
+                rows.append(row)
+                speed = f"{row.summary.tokens_per_second:,.0f} tokens/s"
+                errors = [*list(row.summary.errors)[:3], *row.summary.warnings]
+                told = (row.round, row.workload, row.server, speed, *errors)
+                print(*told, sep="; ", file=sys.stderr, flush=True)
+                if options.result:
+                    options.result.write_text(json.dumps([asdict(each) for each in rows], indent=1))
+                if time.monotonic() > end_s:
+                    break
     print(f"\n{machine()}; {', '.join(each.kind for each in engines.values())}; {options.rounds} rounds")
     print(f"\n{report(rows, next(iter(endpoints)))}")
     return 1 if any(row.not_served for row in rows) else 0
@@ -83,6 +88,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     workloads_help = f"some of {', '.join(WORKLOADS)}, or STREAMSxINPUTxOUTPUT"
     add("--workloads", nargs="+", default=list(_WORKLOADS), metavar="NAME", help=workloads_help)
     add("--rounds", type=int, default=3, help="how often each workload is measured")
+    limit_help = "end after the first measurement that ends later than this, servers' starts included"
+    add("--limit-s", type=float, default=math.inf, metavar="SECONDS", help=limit_help)
+    arguments_help = "vLLM's, for --model; with load_format dummy no text is known, and no weights are read"
+    add("--arguments", type=json.loads, default={}, metavar="JSON", help=arguments_help)
     add("--seed", default="0", help="of the prompts")
     add("--work", type=Path, metavar="FOLDER", help="for engines, cache and logs; it is kept")
     add("--result", type=Path, metavar="FILE", help="write all figures as JSON")
@@ -107,5 +116,7 @@ def _engines(
         expected = "the Python of an environment with vLLM (see `make vllm`)"
         raise InvalidInput(name="engine-python", expected=expected, value=python)
     if options.model:
-        return {"": known_engine(options.model, python, folder, list(workloads.values()))}
+        return {
+            "": known_engine(options.model, python, folder, list(workloads.values()), **options.arguments)
+        }
     return {"": standin_engine(python, folder)}

@@ -64,11 +64,18 @@ def given_engine(place: str, python: str, folder: Path) -> Engine:
     return Engine(opened.path, opened.manifest.engine_kind, python, folder / "cache" / "engine_cache")
 
 
-def known_engine(shape: str, python: str, folder: Path, workloads: Sequence[Workload]) -> Engine:
-    """Make a model of a real shape whose every token is known, and its vLLM engine."""
+def known_engine(
+    shape: str, python: str, folder: Path, workloads: Sequence[Workload], **more: object
+) -> Engine:
+    """Make a model of a real shape whose every token is known, and its vLLM engine.
+
+    ``more``: vLLM's arguments. With ``load_format: dummy`` vLLM makes other weights, and no token is known.
+    """
+    is_known = more.get("load_format") != "dummy"
     model = folder / f"model-{shape}"
     if not (model / "tokenizer_config.json").exists():
         command = [python, "-m", "tests.standins.known_model", str(model), shape]
+        command += [] if is_known else ["dummy"]
         subprocess.run(command, cwd=SOURCE_ROOT, check=True)
     config = json.loads((model / "config.json").read_text())
     head = config["hidden_size"] // config["num_attention_heads"]
@@ -81,9 +88,11 @@ def known_engine(shape: str, python: str, folder: Path, workloads: Sequence[Work
         "gpu_memory_utilization": 0.1,
         # It is given, so that several engines can start on a GPU at once.
         "kv_cache_memory_bytes": token_bytes * max(each.streams * each.most_tokens for each in workloads),
+        **more,
     }
     opened = built_engine(folder, model, arguments)
-    return Engine(opened, _VLLM, python, folder / "cache" / "engine_cache", config["vocab_size"])
+    size = config["vocab_size"] if is_known else 0
+    return Engine(opened, _VLLM, python, folder / "cache" / "engine_cache", size)
 
 
 def standin_engine(
