@@ -6,6 +6,7 @@ Engines run four at a time. Exit status 1 if one did not start, or answered anyt
 """
 
 import argparse
+import base64
 import json
 import os
 import shutil
@@ -30,10 +31,14 @@ from perf.peers.engine import Engine, built_engine
 from perf.peers.servers import Endpoint, resident
 from perf.servers import MODEL
 from perf.table import table
+from tests.runner.api.image_bodies import CHAT, MESSAGES, RESPONSES, image_body, png
 
 _ADMIN = "admin"
 _TOKENS = 96
 _TIMEOUT_S = 300.0
+_REFERENCES = ("text", "embedding", "images")
+"""Models of ``reference``, whose tokens are not known."""
+_INPUTS = [list(range(300, 300 + count)) for count in (1, 2, 17, 64, 150, 199)]
 _BASE: dict[str, Any] = {
     "dtype": "bfloat16",
     "max_model_len": 2048,
@@ -84,6 +89,7 @@ class Feature:
     arguments: Mapping[str, object]
     check: Callable[[Served], str] = lambda served: ""
     model: str = "plain"
+    """A known model of ``known_model``, or one of ``reference``, whose answers transformers computes."""
     gpus: int = 1
 
 
@@ -125,6 +131,66 @@ def _log_probabilities(served: Served) -> str:
     assert len(values) == 8, choice
     assert all(-0.1 < value <= 0 for value in values), choice
     return "8 values"
+
+
+def _log_probabilities_of_transformers(served: Served) -> str:
+    errors: list[float] = []
+    for ids, expected in zip(_INPUTS, _reference(served, "log-probabilities"), strict=True):
+        choice = served.complete(ids, logprobs=5, max_tokens=1)["choices"][0]
+        found = sorted(choice["logprobs"]["top_logprobs"][0].values(), reverse=True)
+        errors += [abs(one - other) for one, other in zip(found, expected, strict=False)]
+    assert max(errors) < 0.1, errors
+    return f"{len(errors)} values; difference to float32: mean {np.mean(errors):.4f}, most {max(errors):.4f}"
+
+
+def _embeddings(served: Served) -> str:
+    answer = served.post("/v1/embeddings", {"model": MODEL, "input": _INPUTS})
+    assert answer.status == 200, answer.data
+    found = [each["embedding"] for each in answer.json()["data"]]
+    expected = _reference(served, "vectors")
+    cosines = [float(np.dot(*each)) for each in zip(found, expected, strict=True)]
+    assert min(cosines) > 0.999, cosines
+    refused = served.post("/v1/completions", {"model": MODEL, "prompt": [400]})
+    assert b"E1011" in refused.data, refused.data
+    return f"{len(found)} inputs; least cosine to float32's vector {min(cosines):.5f}; E1011 for text"
+
+
+def _images(served: Served) -> str:
+    images = [png(50, 40, shade) for shade in (10, 10, 240)]
+    urls = ["data:image/png;base64," + base64.b64encode(each).decode() for each in images]
+    plain = served.complete([10, 11])["choices"][0]["text"]
+    for path, limit in ((CHAT, "max_tokens"), (RESPONSES, "max_output_tokens"), (MESSAGES, "max_tokens")):
+        own = {"model": MODEL, "temperature": 0, limit: 24}
+        answers = [served.post(path, image_body(path, url) | own) for url in urls]
+        assert all(each.status == 200 for each in answers), [each.data for each in answers]
+        texts = [_text(each.json()) for each in answers]
+        assert texts[0] == texts[1] != texts[2], (path, texts)
+    assert served.complete([10, 11])["choices"][0]["text"] == plain
+    return f"three APIs: the same image has the same answer, another one another; {texts[0][:8]!r}"
+
+
+def _no_images(served: Served) -> str:
+    url = "data:image/png;base64," + base64.b64encode(png(50, 40, 10)).decode()
+    for path in (CHAT, RESPONSES, MESSAGES):
+        refused = served.post(path, image_body(path, url) | {"model": MODEL})
+        assert b"E1016" in refused.data, refused.data
+    return "images are refused with E1016 by three APIs"
+
+
+def _text(answer: dict[str, Any]) -> str:
+    """Return the text of a whole answer of one of the three APIs."""
+    if "choices" in answer:
+        return str(answer["choices"][0]["message"]["content"])
+    content = answer["output"][0]["content"] if "output" in answer else answer["content"]
+    return str(content[0]["text"])
+
+
+def _reference(served: Served, action: str) -> list[list[float]]:
+    """Return what transformers computes of each input with the weights, in float32."""
+    engine = served.endpoint.engine
+    command = [engine.python, "-m", "tests.gpu.reference", action, str(engine.folder), json.dumps(_INPUTS)]
+    found = subprocess.run(command, cwd=SOURCE_ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return list(json.loads(found))
 
 
 def _lora(served: Served) -> str:
@@ -172,7 +238,7 @@ _NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4
 _DRAFT = {"method": "draft_model", "model": "DRAFT", "num_speculative_tokens": 3}
 FEATURES = {
     "CUDA graphs, torch.compile": Feature({}),
-    "eager": Feature(_EAGER),
+    "eager": Feature(_EAGER, _no_images),
     "prefix caching": Feature({**_EAGER, "enable_prefix_caching": True}, _prefix),
     "chunked prefill": Feature({**_EAGER, "max_num_batched_tokens": 128, "enable_chunked_prefill": True}),
     "n-gram speculation": Feature({**_EAGER, "speculative_config": _NGRAM}, _speculation),
@@ -185,6 +251,12 @@ FEATURES = {
     "log probabilities": Feature(_EAGER, _log_probabilities),
     "LoRA while serving": Feature({**_EAGER, "enable_lora": True, "max_loras": 2, "max_lora_rank": 8}, _lora),
     "two replicas": Feature({**_EAGER, "data_parallel_size": 2}, _replicas, gpus=2),
+    "expert parallelism": Feature(
+        {**_EAGER, "data_parallel_size": 2, "enable_expert_parallel": True}, _replicas, "moe", gpus=2
+    ),
+    "beside transformers": Feature(_EAGER, _log_probabilities_of_transformers, "text"),
+    "embeddings": Feature(_EAGER, _embeddings, "embedding"),
+    "images": Feature({**_EAGER, "max_model_len": 1024}, _images, "images"),
     "sleep and wake": Feature({**_EAGER, "enable_sleep_mode": True}, _sleep),
 }
 
@@ -200,17 +272,16 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=4)
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    models = {each: options.work / f"model-{each}" for each in ("plain", "draft", "gptq", "awq")}
+    gpus = len(_gpus_used_mib())
+    names = options.names or [name for name, each in FEATURES.items() if each.gpus <= gpus]
+    models = {each: options.work / f"model-{each}" for each in {FEATURES[name].model for name in names}}
+    if "draft model" in names:
+        models["draft"] = options.work / "model-draft"
     for name, folder in models.items():
         if not (folder / "tokenizer_config.json").exists():
-            shape = "tiny" if name == "draft" else options.shape
-            kind = [name] if name in ("gptq", "awq") else []
-            command = [options.engine_python, "-m", "tests.standins.known_model", str(folder), shape, *kind]
-            subprocess.run(command, cwd=SOURCE_ROOT, check=True)
+            _make(options, name, folder)
     rows = []
     with ThreadPoolExecutor(options.at_once) as threads:
-        gpus = len(_gpus_used_mib())
-        names = options.names or [name for name, each in FEATURES.items() if each.gpus <= gpus]
         runs = {name: threads.submit(_run, name, options, models) for name in names}
         for name, run in runs.items():
             try:
@@ -223,12 +294,27 @@ def main() -> int:
     return int(any(row[1] == "FAILED" for row in rows))
 
 
+def _make(options: argparse.Namespace, name: str, folder: Path) -> None:
+    if name in _REFERENCES:
+        command = ["tests.gpu.reference", "make", str(folder), name]
+    else:
+        shape = {"draft": "tiny", "moe": "moe"}.get(name, options.shape)
+        command = [
+            "tests.standins.known_model",
+            str(folder),
+            shape,
+            *([name] if name in ("gptq", "awq") else []),
+        ]
+    subprocess.run([options.engine_python, "-m", *command], cwd=SOURCE_ROOT, check=True)
+
+
 def _run(name: str, options: argparse.Namespace, models: Mapping[str, Path]) -> list[str]:
     feature = FEATURES[name]
     folder = options.work / name.replace(" ", "-").replace(",", "")
     folder.mkdir(exist_ok=True)
-    arguments = json.loads(json.dumps({**_BASE, **feature.arguments}).replace("DRAFT", str(models["draft"])))
-    tokenizer = Tokenizer.from_file(str(models["plain"] / "tokenizer.json"))
+    draft = str(options.work / "model-draft")
+    arguments = json.loads(json.dumps({**_BASE, **feature.arguments}).replace("DRAFT", draft))
+    tokenizer = Tokenizer.from_file(str(models[feature.model] / "tokenizer.json"))
     model = folder / "model"  # A build config names files of its own folder.
     if not model.exists():
         shutil.copytree(models[feature.model], model, copy_function=os.link)
@@ -241,8 +327,11 @@ def _run(name: str, options: argparse.Namespace, models: Mapping[str, Path]) -> 
         endpoints = opened_servers.enter_context(resident(["api-1"], {"": engine}, folder))
         served = Served(endpoints["api-1"], tokenizer, folder)
         ready_s = time.monotonic() - start_s
-        exact, speed = _compare(served)
-        return [f"{exact} of 64", f"{ready_s:.0f}", f"{speed:,.0f}", feature.check(served)]
+        compared = ["", f"{ready_s:.0f}", ""]
+        if feature.model not in _REFERENCES:
+            exact, speed = _compare(served)
+            compared = [f"{exact} of 64", f"{ready_s:.0f}", f"{speed:,.0f}"]
+        return [*compared, feature.check(served)]
 
 
 def _compare(served: Served) -> tuple[int, float]:

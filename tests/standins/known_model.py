@@ -5,6 +5,8 @@
 The network is as costly as a trained one: all its weights are random numbers. But embeddings are large beside
 what the layers add, and the last layer's row of token ``t + 1`` is the embedding of ``t``: so after each
 token comes the next one, by a margin that no rounding overcomes. A lost or mixed-up token is found.
+
+With ``dummy`` it has no weights: vLLM makes some itself with ``load_format: dummy``.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig, PretrainedConfig
 
 from engine.machine.root import SOURCE_ROOT
 
@@ -26,6 +28,7 @@ SHAPES = {
     "1b": (2048, 8192, 16, 32, 8),
     "8b": (4096, 14336, 32, 32, 8),
     "tiny": (64, 128, 2, 2, 2),
+    "moe": (1024, 2048, 8, 8, 8),
 }
 _TOKENIZER = SOURCE_ROOT / "builder" / "examples" / "tiny" / "model"
 
@@ -35,14 +38,14 @@ def main() -> None:
     hidden, inner, layers, heads, key_heads = SHAPES[shape]
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
-    config = LlamaConfig(
+    config = (MixtralConfig if shape == "moe" else LlamaConfig)(
         vocab_size=Tokenizer.from_file(str(_TOKENIZER / "tokenizer.json")).get_vocab_size(),
         hidden_size=hidden,
         intermediate_size=inner,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=key_heads,
-        max_position_embeddings=4096,
+        max_position_embeddings=16384,
         bos_token_id=1,
         eos_token_id=2,
         tie_word_embeddings=False,
@@ -50,15 +53,24 @@ def main() -> None:
         initializer_range=0.02 * min(1.0, 2048 / hidden),
         dtype="bfloat16",
     )
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = LlamaForCausalLM(config)
-    embeddings = model.model.embed_tokens.weight.data.normal_(0, 1.0)
-    model.lm_head.weight.data.copy_(embeddings.roll(1, 0))
-    model.save_pretrained(folder)
-    if len(sys.argv) > 3:
+    if sys.argv[3:] == ["dummy"]:
+        config.architectures = ["LlamaForCausalLM"]
+        config.save_pretrained(folder)
+        save_file({"nothing": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
+    else:
+        _make_weights(config, folder)
+    if sys.argv[3:] in (["gptq"], ["awq"]):
         quantize(folder, sys.argv[3])
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(_TOKENIZER / name, folder)
+
+
+def _make_weights(config: PretrainedConfig, folder: Path) -> None:
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = AutoModelForCausalLM.from_config(config)
+    embeddings = model.model.embed_tokens.weight.data.normal_(0, 1.0)
+    model.lm_head.weight.data.copy_(embeddings.roll(1, 0))
+    model.save_pretrained(folder)
 
 
 def quantize(folder: Path, method: str) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,10 +17,10 @@ from runner.api.openai import images
 from runner.engines.protocol.messages import Ready, Sampling
 from runner.generation.request import GenerationRequest
 from tests.runner.api.apis import CHAT_TEMPLATE
+from tests.runner.api.image_bodies import CHAT, MESSAGES, RESPONSES, image_body
 from tests.runner.api.writing_model import TOKENIZER, WritingModel
 from tests.runner.servers import wait_until
 
-CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {% if m.content is string %}{{ m.content }}{% else %}"
     "{% for part in m.content %}{% if part.type == 'image' %}(image){% else %}{{ part.text }}{% endif %}"
@@ -53,24 +52,6 @@ def public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WritingModel:
     """Provide a server that takes public URLs; 127.0.0.1 stands in for a public address."""
     monkeypatch.setattr(address, "is_public", lambda found: found == ip_address("127.0.0.1"))
     return model_of(tmp_path, IMAGE_URLS="public", ROUTER_PROTOCOL="vllm")
-
-
-def image_body(path: str, url: str, text: str = "Where?") -> dict[str, Any]:
-    if path == CHAT:
-        part: dict[str, Any] = {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
-        texts = [{"type": "text", "text": each} for each in ("See:", text)]
-        return {"messages": [{"role": "user", "content": [texts[0], part, texts[1]]}]}
-    if path == RESPONSES:
-        part = {"type": "input_image", "image_url": url, "detail": "auto"}
-        texts = [{"type": "input_text", "text": each} for each in ("See:", text)]
-        return {"input": [{"role": "user", "content": [texts[0], part, texts[1]]}]}
-    source = {"type": "url", "url": url}
-    if url.startswith("data:"):
-        media_type, _, data = url.removeprefix("data:").partition(";base64,")
-        source = {"type": "base64", "media_type": media_type, "data": data}
-    texts = [{"type": "text", "text": each} for each in ("See:", text)]
-    content = [texts[0], {"type": "image", "source": source}, texts[1]]
-    return {"messages": [{"role": "user", "content": content}], "max_tokens": 99}
 
 
 class Server:

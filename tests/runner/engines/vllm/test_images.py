@@ -3,7 +3,6 @@
 import base64
 import json
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from perf.peers.engine import standin_engine
 from runner.engines.protocol.messages import Cancel, Guide, Sampling, Submit
 from runner.engines.vllm.arguments import ENGINE_KIND
 from tests.runner.api.alone import APIAlone
-from tests.runner.api.test_images import CHAT, MESSAGES, RESPONSES, image_body
+from tests.runner.api.image_bodies import CHAT, MESSAGES, RESPONSES, image_body, png
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.vllm.image_model import IMAGE, IMAGE_TOKENS, TEMPLATE, make_image_model
@@ -27,17 +26,6 @@ pytestmark = [
 ]
 GREEDY = Sampling(top_k=1)
 LENGTH = 1024
-
-
-def png(width: int, height: int, color: int, *, is_whole: bool = True) -> bytes:
-    """Return a gray image; with ``is_whole`` False, its header with hardly any content."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    rows = (b"\0" + bytes([color]) * width) * (height if is_whole else 1)
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 @pytest.fixture(scope="module")
