@@ -37,7 +37,7 @@ from runner.settings.ports import free_ports
 HEAD, FOLLOWER = "127.0.0.1", "127.0.0.2"
 STREAMS, TOKENS = 64, 256
 _START_S = 900.0
-_ARGUMENTS: dict[str, Any] = {
+ARGUMENTS: dict[str, Any] = {
     "dtype": "bfloat16",
     "max_model_len": 2048,
     "max_num_seqs": STREAMS,
@@ -48,7 +48,7 @@ _ARGUMENTS: dict[str, Any] = {
     # NOTE: vLLM would take two nodes of one host for one, and share memory of GPUs that each can't see.
     "disable_custom_all_reduce": True,
 }
-_VARIABLES = {
+VARIABLES = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
     "NCCL_NVLS_ENABLE": "0",
@@ -204,19 +204,19 @@ def main() -> int:
         command = [options.engine_python, "-m", "tests.standins.known_model", str(model), options.shape]
         subprocess.run(command, cwd=SOURCE_ROOT, check=True)
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    engine = built_engine(work, model, _ARGUMENTS | ({"enforce_eager": True} if options.eager else {}))
+    engine = built_engine(work, model, ARGUMENTS | ({"enforce_eager": True} if options.eager else {}))
     rows = []
 
     def tell(*row: str) -> None:
         rows.append(list(row))
         print(*row, sep=" | ", file=sys.stderr, flush=True)
 
-    one = {**_VARIABLES, "ENGINE_DIR": str(engine), "CUDA_VISIBLE_DEVICES": "0,1"}
+    one = {**VARIABLES, "ENGINE_DIR": str(engine), "CUDA_VISIBLE_DEVICES": "0,1"}
     with whole_stack(work, one, engine_python=options.engine_python) as stack:
         speed = compare(stack.openai_url, tokenizer)
         tell("one runner, tensor parallel 2", f"{stack.start_s:.0f}", f"{speed:,.0f}", "all exact")
     nodes_port, port = free_ports(2)
-    nodes = Nodes(engine, options.engine_python, work, _VARIABLES, nodes_port, not options.nvlink)
+    nodes = Nodes(engine, options.engine_python, work, VARIABLES, nodes_port, not options.nvlink)
     follower = nodes.follower(port)
     try:
         with nodes.head() as stack:
