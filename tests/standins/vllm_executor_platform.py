@@ -29,6 +29,7 @@ class StandInPlatform(Platform):  # type: ignore[misc]
     _enum = PlatformEnum.OOT
     device_name = "cpu"
     device_type = "cpu"
+    ray_device_key = "GPU"
     dispatch_key = "CPU"
 
     @property
