@@ -5,6 +5,14 @@ import pytest
 from perf.__main__ import COMMANDS, main
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_shows_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out
+
+
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
