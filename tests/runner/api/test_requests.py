@@ -67,6 +67,12 @@ def test_special_tokens_are_left_out_unless_the_client_asks_for_them(
     assert request_of(served, skip_special_tokens=given).skips_special_tokens == skips
 
 
+def test_stop_sequences_are_one_or_several_else_those_of_the_settings(served: Served) -> None:
+    usual = replace(served, settings=load_settings({"ENGINE_DIR": ".", "STOP_SEQUENCES": "x,,y"}))
+    for stop, found in (("ab", ("ab",)), (["ab", "b"], ("ab", "b")), ([], ()), (None, ("x", "y"))):
+        assert request_of(usual, stop=stop).stop_sequences == found
+
+
 DEFAULTS = {"temperature": 0.6, "top_p": 0, "top_k": -1, "min_p": 0.1, "max_new_tokens": 20}
 
 
