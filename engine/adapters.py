@@ -12,6 +12,18 @@ CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
 NAMES = (CONFIG_NAME, WEIGHTS_NAME)
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Values of vLLM's ``max_lora_rank``."""
+TENSORRT_LLM_MODULES = {
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "qkv_proj": "attn_qkv",
+    "o_proj": "attn_dense",
+    "gate_proj": "mlp_h_to_4h",
+    "down_proj": "mlp_4h_to_h",
+    "up_proj": "mlp_gate",
+    "gate_up_proj": "mlp_gate_up",
+}
+"""Hugging Face's names of the modules that an adapter changes, and TensorRT-LLM's."""
 _MAX_CONFIG_BYTES = 1 << 20
 
 
@@ -26,8 +38,11 @@ def digest_of(folder: Path) -> str:
     return adapter_digest({name: sha256_of(folder / name) for name in NAMES})
 
 
-def adapter_rank(name: str, folder: Path) -> int:
-    """Return the largest rank of the adapter. Raises E1014 for what is no plain LoRA adapter of PEFT."""
+def adapter_shape(name: str, folder: Path) -> tuple[int, list[str] | None]:
+    """Return the largest rank of the adapter, and the modules that it changes; None if it does not list them.
+
+    Raises E1014 for what is no plain LoRA adapter of PEFT.
+    """
     try:
         with (folder / CONFIG_NAME).open("rb") as file:
             config = json.loads(file.read(_MAX_CONFIG_BYTES))
@@ -37,4 +52,6 @@ def adapter_rank(name: str, folder: Path) -> int:
         raise AdapterRefused(adapter=name, reason=f"its {CONFIG_NAME} can't be read ({exc!r})") from exc
     if not is_plain or not all(type(rank) is int and rank >= 1 for rank in ranks):
         raise AdapterRefused(adapter=name, reason=f"its {CONFIG_NAME} does not describe a LoRA of rank r")
-    return max(ranks)
+    modules = config.get("target_modules")
+    is_listed = isinstance(modules, list) and all(isinstance(each, str) for each in modules)
+    return max(ranks), modules if is_listed else None

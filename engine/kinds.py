@@ -156,8 +156,15 @@ _ROWS = (
             "TOKENIZERS_PARALLELISM": "false",
         },
         marker_file=LLM_ARGS_NAME,
-        capabilities=_SAMPLED | {"lora_name", "cache_salt", "iteration_metrics"},
-        remedies={"guided_decoding_guide_type": _NO_GUIDES, "priority": _NO_PRIORITY},
+        capabilities=_SAMPLED | {"lora_name", "cache_salt", "iteration_metrics", "load_adapter", "kv_events"},
+        remedies={
+            "guided_decoding_guide_type": _NO_GUIDES,
+            "priority": _NO_PRIORITY,
+            "load_adapter": (
+                "give max_loras, max_cpu_loras, max_lora_rank and lora_target_modules in "
+                "llm_args.lora_config of its build config"
+            ),
+        },
     ),
     Kind(
         name="vllm",

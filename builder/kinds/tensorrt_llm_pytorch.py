@@ -10,24 +10,12 @@ from builder.config.llm_arguments import TABLE
 from builder.kinds.weights_plan import WeightsPlan
 from builder.steps import Work
 from builder.weights.checkpoint import ModelConfig
+from engine.adapters import TENSORRT_LLM_MODULES
 from engine.kinds import LLM_ARGS_NAME
 from engine.pooling import MODULES_NAME
 from errors.build_config import ConflictingBuildKeys, ModelUnusable
 
 KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size", "llm_args", "lora"})
-
-_LORA_MODULES = {
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "qkv_proj": "attn_qkv",
-    "o_proj": "attn_dense",
-    "gate_proj": "mlp_h_to_4h",
-    "down_proj": "mlp_4h_to_h",
-    "up_proj": "mlp_gate",
-    "gate_up_proj": "mlp_gate_up",
-}
-"""Hugging Face's names of the modules that an adapter changes, and TensorRT-LLM's."""
 
 
 class Plan(WeightsPlan):
@@ -63,11 +51,11 @@ class Plan(WeightsPlan):
             problem = "the adapter_config.json of an adapter does not list its target_modules by name"
             raise ModelUnusable(model=", ".join(self.config.lora or ()), problem=problem)
         names = {name for each in listed for name in each}
-        if unknown := sorted(names - _LORA_MODULES.keys()):
+        if unknown := sorted(names - TENSORRT_LLM_MODULES.keys()):
             problem = f"an adapter changes {', '.join(unknown)}, whose names in TensorRT-LLM are not known"
             raise ModelUnusable(model=", ".join(self.config.lora or ()), problem=problem)
         config = {
-            "lora_target_modules": sorted(_LORA_MODULES[name] for name in names),
+            "lora_target_modules": sorted(TENSORRT_LLM_MODULES[name] for name in names),
             "max_lora_rank": max(adapter["r"] for adapter in adapters),
             "max_loras": len(adapters),
             "max_cpu_loras": len(adapters),

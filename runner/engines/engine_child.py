@@ -21,6 +21,7 @@ from runner.engines.protocol import messages
 from runner.engines.protocol.adapter import EngineAdapter
 from runner.engines.protocol.wire import FrameReader, FrameSender
 from runner.engines.server.loading import load_engine, start_errors
+from runner.engines.server.orders import Orders
 from runner.engines.server.start import EngineStart
 from runner.observability.logs import set_up_logging
 from runner.supervision.child import die_with_parent
@@ -90,6 +91,7 @@ def serve(start: EngineStart, exit_reason: ExitReason) -> None:
         sink = SocketSink(sender, start.engine_kind, exit_reason)
         engine = load_engine(start, sink)
     sender.send(engine.ready)
+    orders = Orders(engine, lambda: sender.send(engine.ready))
     reporting = engine, sender, sink
     threading.Thread(target=_report_statistics, args=reporting, name="statistics", daemon=True).start()
     for batch in FrameReader(connection, list[messages.FromClient]).batches():
@@ -99,6 +101,8 @@ def serve(start: EngineStart, exit_reason: ExitReason) -> None:
                     engine.submit(message)
                 elif isinstance(message, messages.Cancel):
                     engine.cancel(message.request_id)
+                else:
+                    orders.give(message, sender.send)
             except Exception as exc:  # noqa: BLE001 - whatever a library raises, the others go on
                 sink.failed(message.request_id, exc)
     engine.close()

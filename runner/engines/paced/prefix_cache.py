@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from runner.engines.paced.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, Event, Publisher
+from runner.engines.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, Event, Publisher
 
 _BLOCK_TOKENS = 16
 

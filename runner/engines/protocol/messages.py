@@ -4,7 +4,7 @@ A client sends ``Submit`` and ``Cancel``, and an ``Order`` to the engine itself,
 ``Failed`` answers. The engine server sends ``Ready`` at first and after each order that changes it,
 ``Statistics`` about once a second, and for each request ``Tokens`` (with ``Cached`` and ``LogProbs`` before
 them) and one ``Finished`` or ``Failed``. An engine that runs in a child of the engine server exchanges the
-same messages with it, but takes no orders.
+same messages with it.
 """
 
 import json

@@ -1,10 +1,12 @@
 """An engine in processes below the engine server (``runner.engines.engine_child``): one, or one per GPU."""
 
+import itertools
 import os
 import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 
 import msgspec
@@ -18,12 +20,15 @@ from runner.engines.protocol.messages import (
     Cancel,
     Failed,
     Finished,
+    LoadAdapter,
     LogProbs,
+    Order,
     Ready,
     Statistics,
     Submit,
     ToClient,
     Tokens,
+    UnloadAdapter,
 )
 from runner.engines.protocol.wire import FrameReader, FrameSender
 from runner.engines.server.ranks import Ranks
@@ -34,7 +39,10 @@ _STOP_GRACE_S = 5.0
 
 
 class ChildEngine:
-    """See ``runner.engines.protocol.adapter.EngineAdapter``. The processes end with this one."""
+    """An engine that takes orders for adapters if the child's does. The processes end with this one.
+
+    See ``runner.engines.protocol.adapter``.
+    """
 
     def __init__(self, start: EngineStart, sink: Sink, exit_reason: ExitReason, num_ranks: int = 1) -> None:
         """Start the processes and wait until their engine is loaded. Raises a CodedError."""
@@ -44,6 +52,8 @@ class ChildEngine:
         self._is_closed = False
         self._ranks: Ranks | None = None
         self._statistics = Statistics(active=0, queued=0)
+        self._order_numbers = itertools.count(-1, -1)  # Requests have positive ones.
+        self._orders: dict[int, Future[None]] = {}
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             files = exit_reason.descriptor, theirs.fileno()
@@ -73,6 +83,20 @@ class ChildEngine:
     def statistics(self) -> Statistics:
         return self._statistics
 
+    def load_adapter(self, order: LoadAdapter) -> dict[str, str]:
+        return self._carry_out(order)
+
+    def unload_adapter(self, name: str) -> dict[str, str]:
+        return self._carry_out(UnloadAdapter(0, name))
+
+    def _carry_out(self, order: Order) -> dict[str, str]:
+        """Have the child carry out the order. Return the adapters that it has then. Raises its CodedError."""
+        number = next(self._order_numbers)
+        done = self._orders[number] = Future()
+        self._sender.send(msgspec.structs.replace(order, request_id=number))
+        done.result()
+        return self.ready.adapters
+
     def close(self) -> None:
         """End the child: close its socket, and kill it after a grace period."""
         self._is_closed = True
@@ -101,6 +125,12 @@ class ChildEngine:
                 self._sink.log_probs(values)
             case Cached(new=counts):
                 self._sink.cached(counts)
+            case Ready():
+                self.ready = message
+            case Finished(request_id=request_id) if request_id in self._orders:
+                self._orders.pop(request_id).set_result(None)
+            case Failed(request_id=request_id, error=error) if request_id in self._orders:
+                self._orders.pop(request_id).set_exception(error.restore())
             case Finished(request_id=request_id, reason=reason):
                 self._sink.finished(request_id, reason, message.sequences, message.embedding)
             case Failed(request_id=request_id, error=error):

@@ -6,6 +6,7 @@ library starts the processes of its GPUs itself, and does not detokenize anythin
 NOTE: importing ``tensorrt_llm`` initializes MPI, so only processes that serve such an engine import it.
 """
 
+import json
 import logging
 import sys
 from collections.abc import Mapping
@@ -14,12 +15,22 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
+from engine.adapters import TENSORRT_LLM_MODULES
 from engine.end_ids import tokenizer_end_id
 from engine.kinds import LORA_FOLDER
+from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed
+from runner.engines.adapters import Adapters
 from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready
-from runner.engines.tensorrt_llm_pytorch.arguments import ENGINE_KIND, model_sizes, read_arguments
+from runner.engines.protocol.options import KV_EVENTS_OPTION
+from runner.engines.tensorrt_llm_pytorch.arguments import (
+    ENGINE_KIND,
+    block_tokens,
+    model_sizes,
+    read_arguments,
+)
+from runner.engines.tensorrt_llm_pytorch.interface import check_library
 
 if TYPE_CHECKING:
     from runner.engines.guides.compile import GuideCompiler
@@ -31,23 +42,38 @@ _MAX_BATCH_SIZE = 2048
 
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdapter:
-    """Load the model by the LLM API. Raises InvalidSetting for a bad option, else EngineStartFailed."""
+    """Load the model by the LLM API.
+
+    Raises InvalidSetting for a bad option, MissingRequirement for another library, else EngineStartFailed.
+    """
     arguments = read_arguments(engine_dir, options)
     vocab_size, max_seq_len = model_sizes(engine_dir, arguments)
     backend = arguments.get("guided_decoding_backend")
+    scheduler = arguments.get("scheduler_config") or {}
+    takes_priority = scheduler.get("waiting_queue_policy") == "priority"
+    events = options.get(KV_EVENTS_OPTION)
+    lora = arguments.get("lora_config") or {}
     guides, guide_end_id = _open_guides(engine_dir) if backend else (None, None)
     try:
+        optional = check_library(takes_priority=takes_priority, has_events=bool(events))
         from tensorrt_llm import LLM
         from tensorrt_llm.executor import LoRARequest
 
         from runner.engines.tensorrt_llm_pytorch.engine import LlmApiEngine
+        from runner.engines.tensorrt_llm_pytorch.kv_events import KvEvents
 
-        folders = sorted((engine_dir / LORA_FOLDER).glob("*"))
-        adapters = {
-            folder.name: LoRARequest(lora_name=folder.name, lora_int_id=number, lora_path=str(folder))
-            for number, folder in enumerate(folders, 1)
-        }
+        adapters = Adapters(
+            LoRARequest,
+            engine_dir / LORA_FOLDER,
+            "llm_args.lora_config",
+            lora.get("max_cpu_loras") or lora.get("max_loras") or 0,
+            lora.get("max_lora_rank") or 0,
+            [hf for hf, own in TENSORRT_LLM_MODULES.items() if own in lora.get("lora_target_modules", ())],
+        )
+        kv_events = KvEvents(json.loads(events), block_tokens(arguments)) if events else None
         llm = LLM(**{**arguments, "max_seq_len": max_seq_len})
+    except CodedError:
+        raise
     except ImportError as exc:
         reason = f"{sys.executable} can't import TensorRT-LLM 1.x's LLM API ({exc})"
         raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason) from exc
@@ -55,14 +81,16 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     except Exception as exc:
         reason = f"{type(exc).__name__}: {' '.join(str(exc).split())}"
         raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason) from exc
-    scheduler = arguments.get("scheduler_config") or {}
     ready = Ready(
         engine_kind=ENGINE_KIND,
         vocab_size=vocab_size,
         max_sequence_length=max_seq_len,
         max_batch_size=arguments.get("max_batch_size") or _MAX_BATCH_SIZE,
         guide_types=GUIDE_TYPES if backend else (),
-        takes_priority=scheduler.get("waiting_queue_policy") == "priority",
+        takes_priority=takes_priority,
+        max_adapters=adapters.limit,
+        max_running_adapters=lora.get("max_loras") or adapters.limit,
+        kv_block_tokens=block_tokens(arguments),
     )
     is_chunked = bool(arguments.get("enable_chunked_prefill"))
     return LlmApiEngine(
@@ -71,7 +99,9 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         ready,
         # NOTE: the library refuses longer prompts.
         prompt_limit=max_seq_len if is_chunked else arguments.get("max_num_tokens") or _MAX_NUM_TOKENS,
+        optional=optional,
         adapters=adapters,
+        kv_events=kv_events,
         guides=guides,
         guide_backend=backend or "",
         guide_end_id=guide_end_id,

@@ -4,6 +4,7 @@ The builder has checked ``llm_args.json``. The options (server configuration) ov
 for the compiled engines where there is such a name.
 """
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from engine.kinds import LLM_ARGS_NAME
 from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting
 from runner.engines.protocol.options import (
+    KV_EVENTS_OPTION,
     Parser,
     fraction,
     integer,
@@ -52,10 +54,14 @@ _OPTIONS: dict[str, tuple[Parser, str]] = {
 _FOR_OTHERS = {
     *("FORCE_CPU_ONLY_INPUT_TENSORS", "cancellation_check_period_ms", "stats_check_period_ms"),
     "engine_cache_dir",
+    KV_EVENTS_OPTION,
 }
 """Options that Triton, the slot or the engine server reads, or that every engine gets."""
 _DEFAULTS = {"gpt_model_type": "inflight_fused_batching", "max_beam_width": "1", "max_queue_size": "0"}
 """Options of compiled engines that the server configuration always has, and their only value here."""
+_EVENT_BUFFER = 1 << 14
+_BLOCK_TOKENS = 32
+"""The library's default of ``tokens_per_block``."""
 
 
 def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, Any]:
@@ -69,6 +75,12 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
     for name, value in parsed.items():
         argument, _, key = _OPTIONS[name][1].partition(".")
         arguments[argument] = {**(arguments.get(argument) or {}), key: value} if key else value
+    if events := options.get(KV_EVENTS_OPTION):
+        cache = {"event_buffer_max_size": _EVENT_BUFFER, **(arguments.get("kv_cache_config") or {})}
+        if arguments.get("enable_attention_dp") or cache.get("enable_block_reuse") is False:
+            expected = "left out for an engine with enable_attention_dp, or with enable_block_reuse: false"
+            raise InvalidSetting(name="KV_EVENTS", expected=expected, value=json.loads(events)["endpoint"])
+        arguments["kv_cache_config"] = cache
     return {
         **arguments,
         "model": str(engine_dir),
@@ -76,6 +88,12 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
         "skip_tokenizer_init": arguments.get("guided_decoding_backend") is None,
         "enable_iter_perf_stats": True,
     }
+
+
+def block_tokens(arguments: Mapping[str, Any]) -> int:
+    """Return the number of tokens of a block of the KV cache."""
+    tokens: int = (arguments.get("kv_cache_config") or {}).get("tokens_per_block") or _BLOCK_TOKENS
+    return tokens
 
 
 def model_sizes(engine_dir: Path, arguments: Mapping[str, Any]) -> tuple[int, int]:

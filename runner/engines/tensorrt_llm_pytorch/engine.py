@@ -9,20 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from errors.coded_error import CodedError
 from errors.engines import RequestRefused
-from errors.requests import InvalidTensor
+from errors.requests import AdapterRefused
+from runner.engines.adapters import Adapters, LoraRequest
 from runner.engines.protocol.adapter import Sink
-from runner.engines.protocol.messages import FinishReason, Ready, Statistics, Submit, TokenLogProb
+from runner.engines.protocol.messages import (
+    FinishReason,
+    LoadAdapter,
+    Ready,
+    Statistics,
+    Submit,
+    TokenLogProb,
+)
 from runner.engines.tensorrt_llm_pytorch.request import (
     Running,
     check,
     guided_decoding,
+    probe_params,
     relative_priority,
     sampling_params,
 )
@@ -31,15 +41,20 @@ from runner.engines.tensorrt_llm_pytorch.statistics import read_statistics, when
 if TYPE_CHECKING:
     from runner.engines.guides.compile import GuideCompiler
     from runner.engines.guides.follow import Follower
+    from runner.engines.tensorrt_llm_pytorch.kv_events import KvEvents
 
 _STATISTICS_S = 0.5
 _CLOSE_TIMEOUT_S = 3.0
+_EVENTS_S = 1.0
+_EVENTS_REST_S = 0.01
+_REQUEST_ERRORS = {"RequestError", "ValueError", "TypeError"}
+"""Errors of a request alone. The library's RequestError is a RuntimeError, as are those that end it."""
 
 log = logging.getLogger("cog_triton.engine")
 
 
 class LlmApiEngine:
-    """See ``runner.engines.protocol.adapter.EngineAdapter``."""
+    """See ``runner.engines.protocol.adapter.OrderedAdapter``."""
 
     def __init__(
         self,
@@ -48,17 +63,21 @@ class LlmApiEngine:
         ready: Ready,
         *,
         prompt_limit: int,
-        adapters: Mapping[str, Any],
+        optional: frozenset[str],
+        adapters: Adapters,
+        kv_events: KvEvents | None = None,
         guides: GuideCompiler | None = None,
         guide_backend: str = "",
         guide_end_id: int | None = None,
     ) -> None:
-        """Initialize. ``adapters``: the library's LoRA requests by name. ``guides`` checks guides."""
+        """Initialize. ``optional``: arguments of ``interface.SINCE``. ``guides`` checks guides."""
         self._llm = llm
         self._sink = sink
         self.ready = ready
         self._prompt_limit = prompt_limit
+        self._optional = optional
         self._adapters = adapters
+        self._kv_events = kv_events
         self._guides = guides
         self._guide_backend = guide_backend
         self._guide_end_id = guide_end_id
@@ -74,12 +93,13 @@ class LlmApiEngine:
 
     def submit(self, request: Submit) -> None:
         try:
-            check(request, self._prompt_limit)
-            self._adapter(request)
+            check(request, self._prompt_limit, self._optional)
+            with self._adapters.lock:
+                lora = self._adapters.find(request.lora_name) if request.lora_name else None
+                self._running[request.request_id] = Running(request, self._guide_end_id, lora)
         except CodedError as error:
             self._sink.failed(request.request_id, error)
             return
-        self._running[request.request_id] = Running(request, self._guide_end_id)
 
         def start(guide: Follower | CodedError | None) -> None:
             self._loop.call_soon_threadsafe(self._start, request, guide)
@@ -94,28 +114,60 @@ class LlmApiEngine:
         self._loop.call_soon_threadsafe(self._cancel, request_id)
 
     def statistics(self) -> Statistics:
-        return self._statistics if self._running else when_idle(self._statistics)
+        now = self._statistics if self._running else when_idle(self._statistics)
+        begun, waiting = self._adapters.by_state(list(self._running.values()))
+        return msgspec.structs.replace(now, running_adapters=begun, waiting_adapters=waiting)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_TIMEOUT_S)
         self._llm.shutdown()
 
+    # Orders
+
+    def load_adapter(self, order: LoadAdapter) -> dict[str, str]:
+        return self._adapters.load(order, self, self._used_adapters)
+
+    def unload_adapter(self, name: str) -> dict[str, str]:
+        return self._adapters.unload(name, self, self._used_adapters)
+
+    def add_lora(self, lora_request: LoraRequest) -> None:
+        """Have the library load an adapter by a request of one token. Raises E1014.
+
+        Call it from another thread than the loop's.
+        """
+        asyncio.run_coroutine_threadsafe(self._probe(lora_request), self._loop).result()
+
+    def remove_lora(self, lora_id: int) -> None:
+        """Do nothing: the library evicts adapters that no request uses."""
+
+    def _used_adapters(self) -> set[int]:
+        """Return the numbers of adapters that requests use."""
+        return {each.lora.lora_int_id for each in list(self._running.values()) if each.lora is not None}
+
+    async def _probe(self, lora: LoraRequest) -> None:
+        try:
+            result = self._llm.generate_async([0], probe_params(), streaming=True, lora_request=lora)
+            async for _ in result:
+                pass
+        except Exception as exc:
+            if not _is_of_request(exc):
+                self._sink.broken(exc)
+            reason = f"TensorRT-LLM can't load it ({_first_line(exc)})"
+            raise AdapterRefused(adapter=lora.lora_name.rpartition("@")[0], reason=reason) from exc
+
+    # In the loop's thread
+
     def _run(self) -> None:
         self._spawn(self._read_statistics())
+        if self._kv_events is not None:
+            self._spawn(self._publish_events(self._kv_events))
         self._loop.run_forever()
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _adapter(self, request: Submit) -> Any:
-        if not request.lora_name or request.lora_name in self._adapters:
-            return self._adapters.get(request.lora_name or "")
-        known = ", ".join(self._adapters) or "none"
-        expected = f"an adapter of this engine ({known}) or empty"
-        raise InvalidTensor(name="lora_name", expected=expected, value=request.lora_name)
 
     def _start(self, request: Submit, guide: Follower | CodedError | None) -> None:
         """Give the request to the library. ``guide``: what the check of its guide made, or the error."""
@@ -130,7 +182,7 @@ class LlmApiEngine:
             if request.guide is not None:
                 parameters.guided_decoding = guided_decoding(request.guide, self._guide_backend)
             # NOTE: earlier versions do not have all of these arguments: they get what the request needs.
-            more = {"lora_request": self._adapter(request), "cache_salt": request.cache_salt}
+            more: dict[str, Any] = {"lora_request": running.lora, "cache_salt": request.cache_salt}
             if request.priority:
                 more["priority"] = relative_priority(request.priority)
             given = {name: value for name, value in more.items() if value is not None}
@@ -144,6 +196,11 @@ class LlmApiEngine:
         """Report a request's tokens until the library has ended it, and freed what it held."""
         try:
             async for result in running.result:
+                # NOTE: not published, and absent in early versions.
+                cached = getattr(result, "cached_tokens", None)
+                if not running.has_begun and cached is not None:
+                    self._sink.cached([(running.request_id, cached)])
+                running.has_begun = True
                 self._take(running, result.outputs[0])
         except Exception as exc:  # noqa: BLE001 - of the library
             with suppress(Exception):  # It has ended already, unless its output can't be read.
@@ -203,11 +260,8 @@ class LlmApiEngine:
         if isinstance(error, CodedError):
             self._sink.failed(running.request_id, error)
             return
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        self._sink.failed(running.request_id, RequestRefused(reason=reason))
-        names = {each.__name__ for each in type(error).__mro__}
-        # The library's RequestError is a RuntimeError, as are those that end it.
-        if not names & {"RequestError", "ValueError", "TypeError"}:
+        self._sink.failed(running.request_id, RequestRefused(reason=_first_line(error)))
+        if not _is_of_request(error):
             self._sink.broken(error)
 
     async def _read_statistics(self) -> None:
@@ -220,3 +274,23 @@ class LlmApiEngine:
                         self._statistics = read_statistics(stats)
         except Exception as exc:  # noqa: BLE001 - of the library, which does without them
             log.warning("TensorRT-LLM has no statistics: %s", exc)
+
+    async def _publish_events(self, events: KvEvents) -> None:
+        try:
+            while True:
+                async for found in self._llm.get_kv_cache_events_async(timeout=_EVENTS_S):
+                    # NOTE: some versions return those of an iteration together.
+                    for event in found if isinstance(found, list) else [found]:
+                        events.publish(event)
+                await asyncio.sleep(_EVENTS_REST_S)
+        except Exception:
+            log.exception("no more KV events are published: TensorRT-LLM's can't be read")
+            events.clear()
+
+
+def _is_of_request(error: Exception) -> bool:
+    return bool({each.__name__ for each in type(error).__mro__} & _REQUEST_ERRORS)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -14,6 +14,7 @@ from tensorrt_llm import SamplingParams
 from tensorrt_llm.llmapi import GuidedDecodingParams
 
 from errors.requests import PromptTooLong, UnsupportedArgument
+from runner.engines.adapters import LoraRequest
 from runner.engines.protocol.messages import (
     ANY_JSON,
     MIN_LOG_PROB,
@@ -25,12 +26,16 @@ from runner.engines.protocol.messages import (
 )
 from runner.engines.protocol.words import Words
 from runner.engines.tensorrt_llm_pytorch.arguments import ENGINE_KIND
+from runner.engines.tensorrt_llm_pytorch.interface import SINCE
 
 _SEED_BITS = 64
 
 
-def check(request: Submit, prompt_limit: int) -> None:
-    """Raise E1002 or E1104 for a request that the LLM API does not serve."""
+def check(request: Submit, prompt_limit: int, optional: frozenset[str]) -> None:
+    """Raise E1002 or E1104 for a request that the LLM API does not serve. ``optional``: see ``SINCE``."""
+    if request.cache_salt is not None and "cache_salt" not in optional:
+        remedy = f"leave it out, or install TensorRT-LLM {SINCE['cache_salt']} or later"
+        raise UnsupportedArgument(name="cache_salt", value="given", engine_kind=ENGINE_KIND, remedy=remedy)
     if len(request.input_ids) > prompt_limit:
         raise PromptTooLong(prompt_tokens=len(request.input_ids), max_input_tokens=prompt_limit)
     if long := [word for word in request.bad_words if len(word) > 1]:
@@ -69,6 +74,11 @@ def sampling_params(request: Submit, vocab_size: int, guide_end_id: int | None) 
         logprobs=max(1, request.num_top_log_probs) if request.wants_log_probs else None,
         detokenize=False,
     )
+
+
+def probe_params() -> SamplingParams:
+    """Make the parameters of a request of one token."""
+    return SamplingParams(max_tokens=1, end_id=0, ignore_eos=True, top_k=1, detokenize=False)
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
@@ -136,13 +146,19 @@ class Running:
         "_tokens",
         "_words",
         "aborted_for",
+        "has_begun",
+        "lora",
+        "lora_name",
         "min_tokens",
         "request_id",
         "result",
     )
 
-    def __init__(self, request: Submit, guide_end_id: int | None) -> None:
+    def __init__(self, request: Submit, guide_end_id: int | None, lora: LoraRequest | None) -> None:
         self.request_id = request.request_id
+        self.lora, self.lora_name = lora, request.lora_name
+        self.has_begun = False
+        """True once the library has computed its prompt."""
         self.result: Any = None
         """The library's ``RequestOutput``; None until it has the request."""
         self.aborted_for: FinishReason | None = None

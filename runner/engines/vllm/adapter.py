@@ -73,9 +73,10 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         _importing.join()
     try:
         check_vllm(log.warning)
-        from runner.engines.vllm.adapters import Adapters
+        from runner.engines.adapters import Adapters
         from runner.engines.vllm.client import make_config, start
         from runner.engines.vllm.engine import VllmEngine
+        from runner.engines.vllm.interface import LoRARequest
     except ImportError as exc:
         raise VllmMissing(python=sys.executable, reason=exc) from exc
     config = make_config(arguments, pooling)
@@ -90,7 +91,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         images = None if preparing is None else preparing.result()
     folder, lora = engine_dir / LORA_FOLDER, config.lora_config
     limits = () if lora is None else (lora.max_cpu_loras or lora.max_loras, lora.max_lora_rank)
-    adapters = Adapters(folder, *limits)
+    adapters = Adapters(LoRARequest, folder, "vllm:", *limits)
     max_length = config.model_config.max_model_len
     ready = Ready(
         engine_kind=ENGINE_KIND,

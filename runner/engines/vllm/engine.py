@@ -16,6 +16,7 @@ import numpy as np
 from engine.pooling import Pooling
 from errors.coded_error import CodedError
 from errors.engines import EngineAsleep, VllmEngineDied
+from runner.engines.adapters import Adapters
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import (
     FinishReason,
@@ -27,7 +28,6 @@ from runner.engines.protocol.messages import (
     Submit,
     TokenLogProb,
 )
-from runner.engines.vllm.adapters import Adapters
 from runner.engines.vllm.client import Client
 from runner.engines.vllm.interface import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from runner.engines.vllm.interface import FinishReason as CoreFinishReason
@@ -172,13 +172,7 @@ class VllmEngine:
         self._abort(str(request_id), "cancelled")
 
     def statistics(self) -> Statistics:
-        if not self._adapters.limit:
-            return self._statistics
-        requests = list(self._running.values())
-        running, waiting = (
-            sorted({each.lora_name for each in requests if each.lora_name and each.has_begun is has_begun})
-            for has_begun in (True, False)
-        )
+        running, waiting = self._adapters.by_state(list(self._running.values()))
         return msgspec.structs.replace(self._statistics, running_adapters=running, waiting_adapters=waiting)
 
     def close(self) -> None:

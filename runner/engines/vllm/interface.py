@@ -31,13 +31,12 @@ Behavior that no check at the start can see, and where it is used:
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
 from errors.settings import MissingRequirement
+from runner.engines.protocol.library import find, lacking
 
 PINNED_VERSION = "0.33.0"
 """Version that this adapter is tested with."""
@@ -128,7 +127,7 @@ _PATHS = {path.rpartition(".")[2]: path for path in USES}
 def __getattr__(name: str) -> Any:
     if name not in _PATHS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _find(_PATHS[name])
+    return find(_PATHS[name])
 
 
 def check_vllm(log: Callable[[str], None]) -> None:
@@ -137,44 +136,10 @@ def check_vllm(log: Callable[[str], None]) -> None:
     Raises ImportError if vLLM, or something that it needs, can't be imported.
     """
     found = version("vllm")
-    if lacking := [each for path, parts in USES.items() for each in _lacking(path, parts.split())]:
+    if missing := lacking(USES):
         raise MissingRequirement(
-            what=f"{', '.join(lacking)} in vLLM {found}",
+            what=f"{', '.join(missing)} in vLLM {found}",
             remedy=f"install vllm=={PINNED_VERSION}, which is supported",
         )
     if found != PINNED_VERSION:
         log(f"vLLM {found} is installed; only {PINNED_VERSION} is tested")
-
-
-def _lacking(path: str, parts: list[str]) -> list[str]:
-    """Return the parts that the name lacks, or the name."""
-    try:
-        thing = _find(path)
-    except (ImportError, AttributeError) as exc:
-        if isinstance(exc, ImportError) and not (exc.name or "").startswith("vllm."):
-            raise
-        return [path]
-    fields = ("__dataclass_fields__", "__struct_fields__")
-    names = {*dir(thing), *(each for kind in fields for each in getattr(thing, kind, ()))}
-    return [f"{path}.{part}" for part in parts if not _has(thing, names, part)]
-
-
-def _has(thing: Any, names: set[str], part: str) -> bool:
-    name, bracket, text = part.removesuffix(")").partition("(")
-    if name not in names or not bracket:
-        return name in names
-    method = getattr(thing, name)
-    expected = text.split(",") if text else []
-    found = [each for key, each in inspect.signature(method).parameters.items() if key != "self"]
-    others_have_defaults = all(
-        each.default is not each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        for each in found[len(expected) :]
-    )
-    return [each.name for each in found[: len(expected)]] == expected and others_have_defaults
-
-
-def _find(path: str) -> Any:
-    """Import a name: a module, or something in one."""
-    folder, _, name = path.rpartition(".")
-    module = import_module(folder)
-    return getattr(module, name) if hasattr(module, name) else import_module(path)

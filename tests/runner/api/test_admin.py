@@ -18,7 +18,7 @@ from runner.api.admin.endpoints import allowed_folder
 from runner.api.middleware.keys import ADMIN_PATHS
 from tests.runner.api.alone import APIAlone
 from tests.runner.api.writing_model import WritingModel
-from tests.runner.engines.vllm.adapters import make_adapter
+from tests.runner.engines.lora_adapters import make_adapter
 from tests.runner.engines.vllm.vllm_engines import make_python
 from tests.runner.paced_engine import PacedModel, make_tokenizer
 from tests.runner.servers import DEADLINE_S
@@ -44,7 +44,7 @@ def test_without_an_admin_key_and_for_other_kinds_all_is_refused(path: str, tmp_
         response = model.request(method_of(path), path, headers=headers)
         assert (response.status_code, response.json()["error"]["code"]) == (status, told)
     assert "The transformers engine can't" in response.json()["error"]["message"]
-    assert "serve an engine of the kind vllm" in response.json()["error"]["message"]
+    assert "serve an engine of the kind" in response.json()["error"]["message"]
     assert opened.request("GET", "/v1/models", headers=ADMIN).status_code == 401
 
 

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from runner.engines.kv_events import BlockRemoved, BlockStored, Event
 from runner.engines.paced.adapter import load
-from runner.engines.paced.kv_events import BlockRemoved, BlockStored, Event
 from runner.engines.paced.prefix_cache import PrefixCache
 from runner.engines.protocol.messages import Submit
 from runner.engines.protocol.options import KV_EVENTS_OPTION

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from runner.settings.settings import load_settings
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.vllm.vllm_engines import make_python
@@ -23,6 +24,14 @@ def make_directory(path: Path, **arguments: Any) -> Path:
     (path / "config.json").write_text(json.dumps(config))
     (path / "llm_args.json").write_text(json.dumps(arguments))
     return path
+
+
+def events_config(folder: str) -> dict[str, Any]:
+    """Return vLLM's ``kv_events_config`` with sockets in the folder, whose path has to be short."""
+    endpoints = {"KV_EVENTS": f"ipc://{folder}/events", "KV_EVENTS_REPLAY": f"ipc://{folder}/replay"}
+    config = load_settings(endpoints).kv_events_config
+    assert config is not None
+    return config
 
 
 class Recorded(Listening):
@@ -46,10 +55,12 @@ class Recorded(Listening):
 
 @contextmanager
 def started(
-    directory: Path, folder: Path, fault: str = "", **options: str
+    directory: Path, folder: Path, fault: str = "", *, version: str | None = None, **options: str
 ) -> Iterator[EngineServerUnderTest]:
+    """Start an engine server. ``version``: one of the stand-in's others."""
     folder.mkdir(exist_ok=True)
     environment = {"LLM_API_RECORD": str(folder), "LLM_API_FAULT": fault}
+    environment |= {"LLM_API_VERSION": version} if version else {}
     # The folder may have packages, too.
     python = make_python(folder / "python", sys.executable, Path(f"{LIBRARY}:{folder}"))
     server = EngineServerUnderTest(KIND, directory, options, folder, environment=environment, python=python)
@@ -60,6 +71,11 @@ def started(
 
 
 @contextmanager
-def running(directory: Path, folder: Path, fault: str = "", **options: str) -> Iterator[Recorded]:
-    with started(directory, folder, fault, **options) as server, Recorded(server, folder) as client:
+def running(
+    directory: Path, folder: Path, fault: str = "", *, version: str | None = None, **options: str
+) -> Iterator[Recorded]:
+    with (
+        started(directory, folder, fault, version=version, **options) as server,
+        Recorded(server, folder) as client,
+    ):
         yield client

@@ -31,7 +31,7 @@ def fields(thing):
 print(json.dumps({
     "LLM": signature(LLM.__init__),
     **{f"LLM.{name}": signature(getattr(LLM, name))
-       for name in ("generate_async", "get_stats_async", "shutdown")},
+       for name in ("generate_async", "get_stats_async", "get_kv_cache_events_async", "shutdown")},
     **{each.__name__: fields(each)
        for each in (SamplingParams, GuidedDecodingParams, CompletionOutput, LoRARequest)},
     "RequestOutput": sorted(name for name in dir(RequestOutput) if not name.startswith("_")),

@@ -20,7 +20,7 @@ from runner.engines.protocol.messages import (
     WakeUp,
 )
 from tests.runner.engines.listening import Listening
-from tests.runner.engines.vllm.adapters import make_adapter
+from tests.runner.engines.lora_adapters import make_adapter
 from tests.runner.engines.vllm.vllm_engines import make_python, make_vllm_directory, running, started
 
 GREEDY = Sampling(top_k=1)

@@ -18,7 +18,7 @@ from engine.machine.processes import descendants
 from engine.machine.root import SOURCE_ROOT
 from perf.peers.engine import standin_engine
 from perf.processes import CORE, processes
-from runner.engines.paced.kv_events import BlockStored
+from runner.engines.kv_events import BlockStored
 from runner.engines.paced.prefix_cache import PrefixCache
 from runner.engines.protocol.messages import LoadAdapter, Sampling, Sleep, Submit, UnloadAdapter, WakeUp
 from runner.engines.protocol.options import KV_EVENTS_OPTION
@@ -27,7 +27,7 @@ from runner.settings.settings import load_settings
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.kv_subscriber import replayed
 from tests.runner.engines.listening import Listening
-from tests.runner.engines.vllm.adapters import make_adapter
+from tests.runner.engines.lora_adapters import make_adapter
 from tests.runner.servers import is_running, wait_until
 
 PYTHON = Path(

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .cache import PrefixCache
 from .executor import LoRARequest, RequestError
 from .sampling_params import SamplingParams
 from .typed import SIGNATURES, check
@@ -57,9 +58,11 @@ class RequestOutput:
         self.prompt = None
         self.prompt_token_ids = prompt
         self.parameters = parameters
+        self.shift = 0
         self.outputs = [CompletionOutput(0)]
         self.context_logits = None
         self.finished = False
+        self.cached_tokens = 0
         self._is_aborted = False
         # NOTE: as in the library: without a running loop there is no asynchronous iteration.
         self.loop = asyncio.get_running_loop()
@@ -130,6 +133,7 @@ class LLM:
         if self._fault == "start":
             raise RuntimeError("CUDA out of memory.\nTraceback: ...")
         self.vocab_size = json.loads((Path(model) / "config.json").read_text())["vocab_size"]
+        self._cache = PrefixCache(given.get("kv_cache_config") or {})
         self._running: list[RequestOutput] = []
         self._count = 0
         self._is_shut_down = False
@@ -157,6 +161,7 @@ class LLM:
         if self._is_shut_down:
             raise RuntimeError("LLM is shutting down")
         parameters = sampling_params or SamplingParams()
+        shift = _shift(lora_request)
         if parameters.end_id is None and self._arguments["skip_tokenizer_init"]:
             raise ValueError("tokenizer is required to reset end_id if it is None")
         if parameters.guided_decoding is not None and self._arguments["skip_tokenizer_init"]:
@@ -167,6 +172,9 @@ class LLM:
             self._count += 1
             self._record(f"request-{self._count}", given)
             result = RequestOutput(self, self._count, inputs, parameters)
+            result.shift = shift
+            salt = lora_request and lora_request.lora_int_id, cache_salt
+            result.cached_tokens = self._cache.take(inputs, salt)
             self._running.append(result)
         return result
 
@@ -193,6 +201,9 @@ class LLM:
         assert self._arguments.get("enable_iter_perf_stats"), "statistics are not enabled"
         return self._stats(timeout)
 
+    def get_kv_cache_events_async(self, timeout: float | None = 2) -> Any:
+        return self._cache.read_events(timeout or 0)
+
     def shutdown(self) -> None:
         self._is_shut_down = True
 
@@ -216,7 +227,9 @@ class LLM:
         parameters, count = result.parameters, result.__dict__.setdefault("count", 0)
         if self._fault and count:
             return RequestError("no room") if self._fault == "request" else RuntimeError("CUDA error")
-        token = result.prompt_token_ids[count % len(result.prompt_token_ids)]
+        token = (
+            result.prompt_token_ids[count % len(result.prompt_token_ids)] + result.shift
+        ) % self.vocab_size
         if (bias := parameters.embedding_bias) is not None:
             favoured = int(bias.argmax())
             token = favoured if bias[favoured] > 0 else token
@@ -234,6 +247,15 @@ class LLM:
         if (folder := os.environ.get("LLM_API_RECORD")) is not None:
             text = json.dumps(given, default=_plain)
             (Path(folder) / f"{name}.json").write_text(text)
+
+
+def _shift(lora_request: LoRARequest | None) -> int:
+    """Return by how much an adapter changes the next token."""
+    path = Path(lora_request.lora_path if lora_request else "") / "adapter_config.json"
+    config = json.loads(path.read_text()) if path.exists() else {}
+    if config.get("standin_shift") == 0:
+        raise RequestError("weights of lora_A are missing")
+    return int(config.get("standin_shift", 0))
 
 
 def _plain(value: object) -> Any:

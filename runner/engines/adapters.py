@@ -5,54 +5,83 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from engine.adapters import adapter_rank, digest_of
+from engine.adapters import adapter_shape, digest_of
 from errors.coded_error import CodedError
 from errors.requests import AdapterRefused, InvalidTensor, UnknownAdapter
 from runner.engines.protocol.messages import LoadAdapter
-from runner.engines.vllm.interface import LoRARequest
 
 log = logging.getLogger("cog_triton.engine")
 
 
+class LoraRequest(Protocol):
+    """The library's request for an adapter: vLLM and TensorRT-LLM have the same fields."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
 class Core(Protocol):
-    """The part of vLLM's client that adapters need. Its errors are coded."""
+    """The part of the library that adapters need. Its errors are coded."""
 
-    def add_lora(self, lora_request: LoRARequest) -> bool: ...
+    def add_lora(self, lora_request: LoraRequest) -> object: ...
 
-    def remove_lora(self, lora_id: int) -> bool: ...
+    def remove_lora(self, lora_id: int) -> object: ...
+
+
+class Running(Protocol):
+    """A running request."""
+
+    lora: LoraRequest | None
+    lora_name: str | None
+    """Name by which the client knows the adapter."""
+    has_begun: bool
 
 
 class Adapters:
     """Adapters by name.
 
-    vLLM keeps each loaded one in the host's memory until it is removed, because there are never more than
-    ``limit``. An adapter has a number and a name with its digest that no other one ever has: prefixes of
-    prompts that vLLM has computed with another adapter of that name are not used for it.
+    The library keeps each loaded one until it is removed, because there are never more than ``limit``. An
+    adapter has a number and a name with its digest that no other one ever has: prefixes of prompts that the
+    library has computed with another adapter of that name are not used for it.
     """
 
-    def __init__(self, folder: Path, limit: int = 0, max_rank: int = 0) -> None:
-        """Initialize. ``folder``: of the adapters that the engine carries; may be absent."""
+    def __init__(
+        self,
+        make: Callable[..., LoraRequest],
+        folder: Path,
+        keys: str,
+        limit: int = 0,
+        max_rank: int = 0,
+        modules: Container[str] | None = None,
+    ) -> None:
+        """Initialize.
+
+        ``make``: the library's class. ``folder``: of the adapters that the engine carries; may be absent.
+        ``keys``: the place of the limits in the build config, for errors. ``modules``: the model's modules
+        that an adapter may change, by Hugging Face's names; None: any.
+        """
+        self._make = make
+        self._keys = keys
         self._numbers = itertools.count(1)
-        self._carried = {
-            path.name: LoRARequest(lora_name=path.name, lora_int_id=next(self._numbers), lora_path=str(path))
-            for path in sorted(folder.glob("*"))
-        }
+        self._carried = {path.name: self._request(path.name, path) for path in sorted(folder.glob("*"))}
         self.limit = limit
         self._max_rank = max_rank
-        self._loaded: dict[str, LoRARequest] = {}
+        self._modules = modules
+        self._loaded: dict[str, LoraRequest] = {}
         self._digests: dict[str, str] = {}
-        self._unloaded: list[LoRARequest] = []
-        """Adapters that vLLM still holds, for requests that use them."""
+        self._unloaded: list[LoraRequest] = []
+        """Adapters that the library still holds, for requests that use them."""
         self.lock = threading.Lock()
         """Lock of finding an adapter until its request counts as running."""
 
-    def find(self, name: str) -> LoRARequest:
-        """Find vLLM's request for the adapter. Raises InvalidTensor for one that the engine lacks."""
+    def find(self, name: str) -> LoraRequest:
+        """Find the library's request for the adapter. Raises InvalidTensor for one that the engine lacks."""
         found = self._carried.get(name) or self._loaded.get(name)
         if found is None:
             known = ", ".join((*self._carried, *self._loaded)) or "none"
@@ -74,18 +103,22 @@ class Adapters:
         if held >= self.limit:
             reason = (
                 f"the engine holds {held} of {self.limit} adapters; unload one and wait for its requests, "
-                "or raise max_cpu_loras in vllm: of the build config"
+                f"or raise max_cpu_loras in {self._keys} of the build config"
             )
             raise _refused(name, reason)
-        if (rank := adapter_rank(name, folder)) > self._max_rank:
-            reason = f"its rank is {rank}, and max_lora_rank in vllm: of the build config is {self._max_rank}"
-            raise _refused(name, reason)
+        rank, modules = adapter_shape(name, folder)
+        if rank > self._max_rank:
+            limit = f"max_lora_rank in {self._keys} of the build config is {self._max_rank}"
+            raise _refused(name, f"its rank is {rank}, and {limit}")
+        allowed = self._modules
+        if allowed is not None and (modules is None or any(each not in allowed for each in modules)):
+            listed = "no module by name" if modules is None else ", ".join(modules)
+            reason = f"it changes {listed}; name all of them in lora_target_modules in {self._keys}"
+            raise _refused(name, f"{reason} of the build config")
         digest = _digest(name, folder)
         if order.digest not in ("", digest):
             raise _refused(name, f"its digest is {digest}, not {order.digest}")
-        request = LoRARequest(
-            lora_name=f"{name}@{digest}", lora_int_id=next(self._numbers), lora_path=str(folder)
-        )
+        request = self._request(f"{name}@{digest}", folder)
         self._add(name, request, core)
         with self.lock:
             if (replaced := self._loaded.get(name)) is not None:
@@ -117,7 +150,19 @@ class Adapters:
                     del self._loaded[name], self._digests[name]
         return dict(self._digests)
 
-    def _add(self, name: str, request: LoRARequest, core: Core) -> None:
+    def by_state(self, running: Iterable[Running]) -> tuple[list[str], list[str]]:
+        """Return the names of adapters of requests that have begun, and of others."""
+        requests = [each for each in running if each.lora_name] if self.limit else []
+        begun, waiting = (
+            sorted({each.lora_name or "" for each in requests if each.has_begun is has_begun})
+            for has_begun in (True, False)
+        )
+        return begun, waiting
+
+    def _request(self, name: str, folder: Path) -> LoraRequest:
+        return self._make(lora_name=name, lora_int_id=next(self._numbers), lora_path=str(folder))
+
+    def _add(self, name: str, request: LoraRequest, core: Core) -> None:
         """Have the core load the adapter, and remove it unless it is the one of that digest."""
         try:
             core.add_lora(request)

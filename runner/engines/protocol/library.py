@@ -1,0 +1,59 @@
+"""A check that an engine's library has the names that its adapter uses."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+_FIELDS = ("__dataclass_fields__", "__struct_fields__", "model_fields")
+"""Attributes of classes whose fields are no members: dataclasses, msgspec's and pydantic's."""
+
+
+def lacking(uses: Mapping[str, str]) -> list[str]:
+    """Return what the library lacks. ``uses``: paths of names, and the parts of each, separated by spaces.
+
+    A part is a field, a member, or a method with its first parameters: ``get(name,timeout)``. A parameter
+    after ``*`` may be anywhere: ``get(name,*,timeout)``. All others must have defaults.
+    Raises ImportError if something that the library needs can't be imported.
+    """
+    return [each for path, parts in uses.items() for each in _lacking(path, parts.split())]
+
+
+def find(path: str) -> Any:
+    """Import a name: a module, or something in one."""
+    folder, _, name = path.rpartition(".")
+    module = import_module(folder)
+    return getattr(module, name) if hasattr(module, name) else import_module(path)
+
+
+def _lacking(path: str, parts: list[str]) -> list[str]:
+    """Return the parts that the name lacks, or the name."""
+    try:
+        thing = find(path)
+    except (ImportError, AttributeError) as exc:
+        package = path.partition(".")[0]
+        if isinstance(exc, ImportError) and not (exc.name or "").startswith(f"{package}."):
+            raise
+        return [path]
+    names = {*dir(thing), *(each for kind in _FIELDS for each in getattr(thing, kind, ()))}
+    return [f"{path}.{part}" for part in parts if not _has(thing, names, part)]
+
+
+def _has(thing: Any, names: set[str], part: str) -> bool:
+    name, bracket, text = part.removesuffix(")").partition("(")
+    if name not in names or not bracket:
+        return name in names
+    first, _, anywhere = text.partition(",*,")
+    expected, others = first.split(",") if first else [], set(anywhere.split(",")) - {""}
+    method = getattr(thing, name)
+    found = [each for key, each in inspect.signature(method).parameters.items() if key != "self"]
+    rest = found[len(expected) :]
+    have_defaults = all(
+        each.default is not each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        for each in rest
+        if each.name not in others
+    )
+    takes = any(each.kind is each.VAR_KEYWORD for each in rest) or others <= {each.name for each in rest}
+    return [each.name for each in found[: len(expected)]] == expected and takes and have_defaults
