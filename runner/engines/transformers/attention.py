@@ -19,6 +19,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 # counts no memory for it.
 NAME = "cpu_flash_per_sequence"
 
+_MAX_KEPT_BYTES = 16 << 20
+"""Size of a mask that is kept for the next layers."""
+
 
 def install(model: PreTrainedModel) -> None:
     """Use this attention for ``model`` in place of ``sdpa``."""
@@ -93,9 +96,18 @@ def with_cache(
     return updated
 
 
-@lru_cache(maxsize=2)
 def _mask(num_queries: int, num_keys: int, window: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the mask of one sequence, [queries, keys], which all layers of a kind share."""
+    """Return the mask of one sequence, [queries, keys], which all layers of a kind share.
+
+    A long one is made in each layer, at a few percent of the attention's cost, and not kept.
+    """
+    is_long = num_queries * num_keys * dtype.itemsize > _MAX_KEPT_BYTES
+    make = _made_mask.__wrapped__ if is_long else _made_mask
+    return make(num_queries, num_keys, window, dtype)
+
+
+@lru_cache(maxsize=2)
+def _made_mask(num_queries: int, num_keys: int, window: int, dtype: torch.dtype) -> torch.Tensor:
     mask = torch.full((1, 1, num_queries, num_keys), torch.finfo(dtype).min, dtype=dtype)
     build_attention_mask(mask, [0, num_queries], [0, num_keys], window)
     return mask

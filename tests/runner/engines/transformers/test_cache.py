@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="runs in the engine environment")
 
-from runner.engines.transformers import cache
+from runner.engines.transformers import attention, cache
 from runner.engines.transformers.cache import GrowingCache
 from tests.runner.engines.transformers.transformers_models import Served, llama, prompt, save_model, serve
 
@@ -110,3 +110,13 @@ def test_a_prefix_that_a_running_request_uses_is_not_evicted(served: Served) -> 
     for seed in range(20, 24):
         assert cached(served, prompt(300, seed=seed)) == 0
     assert [served.sink.wait(request_id)[0] for request_id in running] == [expected] * 2
+
+
+def test_masks_of_long_prompts_are_not_kept() -> None:
+    dtype = attention.torch.float32
+    attention._made_mask.cache_clear()
+    long = attention._mask(512, 8193, 8193, dtype)
+    assert attention._made_mask.cache_info().currsize == 0
+    assert long.shape == (1, 1, 512, 8193)
+    assert (long[0, 0, 0, -512:] == 0).sum() == 1
+    assert attention._mask(512, 8192, 8192, dtype) is attention._mask(512, 8192, 8192, dtype)
