@@ -9,8 +9,9 @@ from builder.steps import EnginePlan, Step, Work, download_step, place_fast_toke
 from builder.weights.checkpoint import ModelConfig, read_config
 from builder.weights.files import place
 from engine.kinds import GGUF_NAME
+from engine.machine.main_memory import LLAMA_CPP_SEQUENCES
 from engine.tar.manifest import EngineFacts
-from errors.build_config import ConflictingBuildKeys
+from errors.build_config import ConflictingBuildKeys, InvalidBuildValue
 
 KEYS = frozenset({"gguf_file", "max_seq_len", "max_batch_size"})
 
@@ -23,10 +24,15 @@ class Plan(EnginePlan):
                 problem=f"asks for engine {config.engine_kind}, which runs GGUF files, but names none",
                 remedy="give gguf_file (on the command line: owner/name:FILE.gguf) or choose another engine",
             )
+        if (config.max_batch_size or 0) > LLAMA_CPP_SEQUENCES:
+            expected = f"at most {LLAMA_CPP_SEQUENCES} with engine {config.engine_kind}"
+            raise InvalidBuildValue(key="max_batch_size", expected=expected, value=config.max_batch_size)
 
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
-        max_seq_len = ModelConfig(values).max_seq_len(self.config.max_seq_len)
-        return size_lines(values, None, max_seq_len, needs_gpu=False, embeds=False)
+        config = self.config
+        max_seq_len = ModelConfig(values).max_seq_len(config.max_seq_len)
+        batch_size = config.max_batch_size
+        return size_lines(values, None, max_seq_len, needs_gpu=False, embeds=False, batch_size=batch_size)
 
     def steps(self) -> Sequence[Step]:
         return [

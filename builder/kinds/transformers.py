@@ -19,8 +19,12 @@ _INDEX = "model.safetensors.index.json"
 
 class Plan(EnginePlan):
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
-        max_seq_len = ModelConfig(values).max_seq_len(self.config.max_seq_len)
-        return size_lines(values, self.config.dtype, max_seq_len, needs_gpu=False, embeds=self.embeds)
+        config = self.config
+        max_seq_len = ModelConfig(values).max_seq_len(config.max_seq_len)
+        batch_size, embeds = config.max_batch_size, self.embeds
+        return size_lines(
+            values, config.dtype, max_seq_len, needs_gpu=False, embeds=embeds, batch_size=batch_size
+        )
 
     def steps(self) -> Sequence[Step]:
         return [

@@ -22,6 +22,7 @@ from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
 from builder.weights.checkpoint import ModelConfig
 from engine.machine.gpu import Gpu, visible_gpus
 from engine.machine.main_memory import (
+    BATCH_SIZE,
     PROGRAM_BYTES,
     RUNNER_BYTES,
     CpuCache,
@@ -172,13 +173,24 @@ class MainMemory:
 
 
 def main_memory(
-    shape: ModelShape, precision: Precision, values: Mapping[str, Any], *, embeds: bool
+    shape: ModelShape,
+    precision: Precision,
+    values: Mapping[str, Any],
+    *,
+    embeds: bool,
+    batch_size: int | None = None,
 ) -> MainMemory:
     """Return what a model takes. An embedding model has no KV cache."""
     weights, of_token = weight_bytes(shape, precision), kv_bytes_per_token(shape, precision)
     length = ModelConfig(values).max_position_embeddings or MIN_SEQ_LEN
     present = ram_here_bytes()
-    sizes = {"present_bytes": present, "weight_bytes": weights, "token_bytes": of_token, "max_tokens": length}
+    sizes = {
+        "present_bytes": present,
+        "weight_bytes": weights,
+        "token_bytes": of_token,
+        "max_tokens": length,
+        "batch_size": batch_size or BATCH_SIZE,
+    }
     short_bytes = min(length, MIN_SEQ_LEN) * of_token
     if precision.gguf_type is not None:
         least = weights + short_bytes + RUNNER_BYTES
@@ -201,10 +213,11 @@ def size_lines(
     needs_gpu: bool,
     embeds: bool,
     section: str = "vllm",
+    batch_size: int | None = None,
 ) -> list[str]:
     """Return a plan's lines about sizes: in the precision that this machine would run, and on common GPUs.
 
-    ``section``: of the build config, which has the number of GPUs.
+    ``section``: of the build config, which has the number of GPUs. ``batch_size``: None for the default.
     """
     try:
         shape = shape_of(values)
@@ -220,7 +233,8 @@ def size_lines(
     elif needs_gpu:
         lines.append("memory        does not fit here: there is no NVIDIA GPU")
     else:
-        lines.append(f"memory        {main_memory(shape, running, values, embeds=embeds)}")
+        memory = main_memory(shape, running, values, embeds=embeds, batch_size=batch_size)
+        lines.append(f"memory        {memory}")
     if embeds or stored.gguf_type is not None:
         return lines
     on_gpu = running_precision(values, dtype, on_cpu=False, half=True)

@@ -137,6 +137,7 @@ def render(
         model: dict.fromkeys(_VARIABLE.findall(templates[model]), "") | _DEFAULTS[model] | facts
         for model in MODELS
     }
+    values[SLOT]["max_batch_size"] = _text(engine.manifest.max_batch_size)
     if cpp_backend is not None:
         values[SLOT]["triton_backend"] = CPP_BACKEND
         values[SLOT]["executor_worker_path"] = str(cpp_backend / "trtllmExecutorWorker")

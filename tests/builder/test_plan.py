@@ -124,6 +124,8 @@ def test_other_kinds_tell_what_they_have_sizes_of(tmp_path: Path, repository: Re
     assert cache == "KV cache 64 B per token, 4.0 KiB per sequence of 64 tokens (float32)"
     parts = r"weights as float32 .*, torch and the runner 1.0 GiB; .* up to .* for .* tokens of KV cache"
     assert re.search(parts, line_of(lines, "memory"))
+    one = lines_of(tmp_path, {"model_id": MODEL_ID, "max_batch_size": 1})
+    assert "for 64 tokens of KV cache" in line_of(one, "memory")
     paced = lines_of(tmp_path, {"engine": "paced", "model_id": MODEL_ID, "paced": {"tokens_per_second": 1}})
     assert not any("safetensors" in line for line in paced)
 

@@ -1,11 +1,13 @@
 """llama.cpp's C API, which the wheel of ``xllamacpp`` exports, by ctypes.
 
-The structures are those of ``llama.h`` of build b11549. ``check_layout`` refuses a library whose defaults
-show another layout. xllamacpp itself is not imported: it has no interface to sequences and scores.
+The structures are those of ``llama.h`` of build b11549. A library is refused whose structures are larger, or
+whose defaults show another layout. xllamacpp itself is not imported: it has no interface to sequences and
+scores.
 """
 
 import ctypes
 import importlib.util
+import platform
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -27,8 +29,6 @@ from errors.engines import EngineStartFailed
 
 ENGINE_KIND = "llama_cpp"
 PACKAGE = "xllamacpp"
-MOST_SEQUENCES = 256
-"""LLAMA_MAX_SEQ: number of sequences that a context can hold."""
 FLOAT16_BYTES = 2
 """Size of a number in the KV cache."""
 
@@ -119,6 +119,13 @@ class Batch(Structure):
     ]
 
 
+_FILL, _TAIL_BYTES = 0xAA, 256
+_STRUCTURES: dict[str, type[Structure]] = {
+    "llama_model_default_params": ModelParams,
+    "llama_context_default_params": ContextParams,
+    "llama_batch_get_one": Batch,
+}
+"""Functions that return each structure."""
 _DEFAULTS = {
     "llama_model_default_params": _MODEL_PARAMS,
     "llama_context_default_params": _CONTEXT_PARAMS,
@@ -151,6 +158,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "llama_get_memory": (c_void_p, [c_void_p]),
     "llama_memory_seq_rm": (c_bool, [c_void_p, c_int32, c_int32, c_int32]),
     "llama_memory_seq_cp": (None, [c_void_p, c_int32, c_int32, c_int32, c_int32]),
+    "llama_batch_get_one": (Batch, [c_void_p, c_int32]),
     "llama_decode": (c_int32, [c_void_p, Batch]),
     "llama_get_logits": (POINTER(c_float), [c_void_p]),
 }
@@ -169,8 +177,24 @@ def open_library() -> ctypes.CDLL:
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as exc:
         raise start_failed(f"{path.name} of {PACKAGE} can't be used: {exc}") from exc
+    check_sizes(library)
     check_layout(library)
     return library
+
+
+def check_sizes(library: Any) -> None:
+    """Raise EngineStartFailed if a structure of the library is larger than this module expects.
+
+    NOTE: on x86-64 the place of a returned structure is passed like a first argument. What a function writes
+    there shows its size. Other processors pass it otherwise, so nothing is checked there.
+    """
+    for name, structure in _STRUCTURES.items() if platform.machine() == "x86_64" else ():
+        size_bytes = ctypes.sizeof(structure)
+        place = ctypes.create_string_buffer(bytes([_FILL]) * (size_bytes + _TAIL_BYTES))
+        write: Any = ctypes.cast(getattr(library, name), CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_int32))
+        write(ctypes.addressof(place), None, 0)
+        if place.raw[size_bytes : size_bytes + _TAIL_BYTES].strip(bytes([_FILL])):
+            raise _other_version(library, f"returns more than {size_bytes} bytes from {name}")
 
 
 def check_layout(library: Any) -> None:
@@ -180,11 +204,13 @@ def check_layout(library: Any) -> None:
         for field, _, value in expected:
             found = getattr(params, field)
             if found != value:
-                version = library.llama_version().decode(errors="replace")
-                raise start_failed(
-                    f"{name} of llama.cpp {version} has {field} = {found} in place of {value}; install the "
-                    f"version of {PACKAGE} that requirements/engine.txt pins"
-                )
+                raise _other_version(library, f"has {field} = {found} in place of {value} in {name}")
+
+
+def _other_version(library: Any, difference: str) -> EngineStartFailed:
+    version = library.llama_version().decode(errors="replace")
+    remedy = f"install the version of {PACKAGE} that requirements/engine.txt pins"
+    return start_failed(f"llama.cpp {version} {difference}; {remedy}")
 
 
 def start_failed(reason: str) -> EngineStartFailed:

@@ -16,7 +16,6 @@ from runner.engines.llama_cpp.library import (
     FLOAT16_BYTES,
     LOG_CONTINUED,
     LOG_ERROR,
-    MOST_SEQUENCES,
     Batch,
     LogCallback,
     open_library,
@@ -52,8 +51,9 @@ class Options:
 
 
 def _batch_size(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_SEQUENCES):
-        raise ValueError(f"a whole number from 1 to {MOST_SEQUENCES}, which is llama.cpp's limit")
+    most = main_memory.LLAMA_CPP_SEQUENCES
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
+        raise ValueError(f"a whole number from 1 to {most}, which is llama.cpp's limit")
     return int(text)
 
 
@@ -94,7 +94,7 @@ class Model:
         self.can_share_prefixes = not has_state
         """False for a model whose state can't be cut at a token."""
         more = 1 if has_state else 2
-        self.num_sequences = min(more * options.max_batch_size, MOST_SEQUENCES)
+        self.num_sequences = min(more * options.max_batch_size, main_memory.LLAMA_CPP_SEQUENCES)
         """Number of sequences in the KV cache: those of a batch, and as many finished ones."""
         self._context = self._new_context(path.stat().st_size, options)
         if not self._context:

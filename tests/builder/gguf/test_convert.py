@@ -21,7 +21,13 @@ from engine.end_ids import read_end_ids
 from engine.inspect import verify
 from engine.kinds import GGUF_NAME
 from engine.sampling_defaults import read_sampling_defaults
-from errors.build_config import ConflictingBuildKeys, ModelPathInvalid, ModelUnusable, WeightFormatMissing
+from errors.build_config import (
+    ConflictingBuildKeys,
+    InvalidBuildValue,
+    ModelPathInvalid,
+    ModelUnusable,
+    WeightFormatMissing,
+)
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.gguf import gguf_models
@@ -218,6 +224,9 @@ def test_llama_cpp_has_the_file_as_it_is_of_any_architecture(tmp_path: Path) -> 
         given = {"engine": "llama_cpp", "model_path": "model", "gguf_file": "x.gguf", **keys}
         with pytest.raises(ConflictingBuildKeys, match=next(iter(keys))):
             build(config_of(tmp_path, **given), tmp_path / "other.tar", report=lambda line: None)
+    given = {"engine": "llama_cpp", "model_path": "model", "gguf_file": "x.gguf", "max_batch_size": 257}
+    with pytest.raises(InvalidBuildValue, match="max_batch_size must be at most 256"):
+        build(config_of(tmp_path, **given), tmp_path / "other.tar", report=lambda line: None)
 
 
 def test_of_a_hub_repository_only_the_gguf_file_is_downloaded(tmp_path: Path, hub: HubServer) -> None:

@@ -51,6 +51,16 @@ def test_facts_of_the_engine_are_in_it_and_nothing_is_left_to_fill(engine: Engin
     assert f'"{engine.path}"' in config["tensorrt_llm"]
 
 
+def test_the_build_configs_batch_size_is_the_engines_unless_the_server_configuration_has_one(
+    engine: Engine, tmp_path: Path
+) -> None:
+    arguments: dict[str, object]
+    for size, arguments, expected in ((7, {}, "7"), (7, {"max_batch_size": 9}, "9"), (None, {}, None)):
+        built = replace(engine, manifest=engine.manifest.model_copy(update={"max_batch_size": size}))
+        rendered = render(built, tmp_path / "repository", overrides={"tensorrt_llm": arguments})
+        assert rendered.options.get("max_batch_size") == expected
+
+
 def test_the_engines_options_are_the_slots_parameters_that_are_set(engine: Engine, tmp_path: Path) -> None:
     arguments = {"tokens_per_second": 7, "engine_hang_timeout_s": 0.5, "cancellation_check_period_ms": 9}
     rendered = render(
@@ -66,6 +76,7 @@ def test_the_engines_options_are_the_slots_parameters_that_are_set(engine: Engin
         "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
         "engine_cache_dir": str(tmp_path / "cache"),
         "gpt_model_type": "inflight_fused_batching",
+        "max_batch_size": "64",
         "max_beam_width": "1",
         "tokens_per_second": "7",
     }

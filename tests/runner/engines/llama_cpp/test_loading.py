@@ -1,7 +1,9 @@
 """What can't be loaded is refused with its reason, and a library of another layout is not used."""
 
-from ctypes import CDLL
+import platform
+from ctypes import CDLL, CFUNCTYPE, c_int32, c_void_p, memset, sizeof
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,8 +56,26 @@ class _Moved:
 
 def test_a_library_with_another_layout_is_refused() -> None:
     real = library.open_library()
-    with pytest.raises(EngineStartFailed, match=r"_default_params .* has n_ctx = 0 in place of 512"):
+    with pytest.raises(
+        EngineStartFailed, match=r"has n_ctx = 0 in place of 512 in llama_context_default_params"
+    ):
         library.check_layout(_Moved(real))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="sizes are known on x86-64 alone")
+@pytest.mark.parametrize("grown", ["llama_model_default_params", "llama_batch_get_one"])
+def test_a_library_whose_structures_have_grown_is_refused(grown: str) -> None:
+    made = CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_int32)
+
+    def returning(name: str) -> Any:
+        num_bytes = sizeof(library._STRUCTURES[name]) + (8 if name == grown else 0)
+        return made(lambda place, *_: memset(place, 0, num_bytes))
+
+    functions = {name: returning(name) for name in library._STRUCTURES}
+    with pytest.raises(
+        EngineStartFailed, match=rf"llama.cpp b9 returns more than \d+ bytes from {grown}; install"
+    ):
+        library.check_sizes(SimpleNamespace(llama_version=lambda: b"b9", **functions))
 
 
 def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """LoRA adapters that are loaded while the engine serves, cached tokens and events of the KV cache."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Other versions of the LLM API: what one lacks ends the start, or is refused to requests that need it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
