@@ -11,7 +11,7 @@ from runner.triton_server.front.http.answers import word_refusal
 from runner.triton_server.front.http.application import Application
 from tests.fuzz.front_connections import UnreachableTriton
 from tests.fuzz.triton_standin import StandInTriton, stand_in
-from tests.hostile import request
+from tests.hostile import chunked, request
 from tests.runner.http.client import MAX_BODY_BYTES, Client, settle
 
 GENERATE = "/v2/models/tensorrt_llm/generate"
@@ -89,6 +89,22 @@ async def test_work_for_a_client_that_leaves_at_once_is_never_begun(recwarn: pyt
     assert not front.transport.sent
     gc.collect()
     assert [*recwarn] == []
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (request(GENERATE, b"").replace(b"h: 0", b"h: 99999999999"), 413),
+        (chunked(GENERATE, [b"a" * 1000] * 61), 413),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 60_000, 431),
+    ],
+)
+async def test_a_request_that_is_too_large_is_refused(data: bytes, status: int) -> None:
+    front = Front()
+    answer = await front.send(data)
+    assert front.statuses() == [status]
+    assert b"E1110" in answer
+    assert front.triton.calls == []
 
 
 async def test_a_key_is_checked_before_the_body_is_received() -> None:
