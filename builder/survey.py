@@ -1,7 +1,5 @@
 """Survey of a model before its weights are downloaded: its files' sizes, and what config.json says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -91,7 +89,7 @@ def _values(config: BuildConfig, model: Model) -> Mapping[str, Any]:
     return read_config(model).values if "config.json" in model.files and config.gguf_file is None else {}
 
 
-def _gguf_values(config: BuildConfig, file: GgufFile) -> Mapping[str, Any]:
+def _gguf_values(config: BuildConfig, file: "GgufFile") -> Mapping[str, Any]:
     from builder.gguf.architecture import read_architecture, read_description
 
     return read_description(file) if KINDS[config.engine_kind].runs_gguf else read_architecture(file).values

@@ -1,7 +1,5 @@
 """The process of the API server. ``runner.api.supervisor`` starts it."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys
@@ -101,7 +99,7 @@ async def serve(start: APIStart) -> None:
         await server.serve([socket.socket(fileno=each) for each in start.socket_fds])
 
 
-def _router_protocol(served: Served, client: NvidiaClient | EngineClient) -> RouterProtocol:
+def _router_protocol(served: Served, client: "NvidiaClient | EngineClient") -> "RouterProtocol":
     from runner.api.routers.protocol import RouterProtocol  # Few servers have it.
 
     return RouterProtocol(served, client.statistics if isinstance(client, EngineClient) else lambda: None)
@@ -117,7 +115,7 @@ def _adapters(engine: Engine) -> dict[str, str | None]:
     return digests
 
 
-def _client(start: APIStart, kind: str, state: EngineState) -> NvidiaClient | EngineClient:
+def _client(start: APIStart, kind: str, state: EngineState) -> "NvidiaClient | EngineClient":
     timeout_s = start.settings.triton_timeout_s
     if start.triton is not None:
         from runner.triton_server.nvidia_client import NvidiaClient  # gRPC's messages take time to import.

@@ -1,7 +1,5 @@
 """The endpoints of the API."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -88,7 +86,7 @@ class API:
         metrics_dir: Path,
         text_limit: TextLimit,
         give: GiveOrder | None = None,
-        router: RouterProtocol | None = None,
+        router: "RouterProtocol | None" = None,
     ) -> None:
         """Initialize. ``router``: what routers ask for, if it is offered."""
         settings = served.settings
@@ -133,7 +131,7 @@ class API:
             *page_routes(),
         ]
 
-    def _generating(self) -> dict[str, GeneratingEndpoint]:
+    def _generating(self) -> "dict[str, GeneratingEndpoint]":
         return {
             "/v1/chat/completions": self.chat_completions,
             "/v1/completions": self.completions,

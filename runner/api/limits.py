@@ -1,7 +1,5 @@
 """Limits of a request: how many texts at once, how long it may take, and its client's connection."""
 
-from __future__ import annotations
-
 import asyncio
 import mmap
 import os
@@ -45,7 +43,7 @@ class TextLimit:
         self._counts = memoryview(memory).cast("q")
         self._number = number
 
-    def admit(self, count: int) -> Admitted:
+    def admit(self, count: int) -> "Admitted":
         """Count ``count`` texts until the result's block ends. Raises E1607 if they are too many."""
         self.check(count)
         self._counts[self._number] += count
@@ -72,7 +70,7 @@ class Admitted:
         self._limit.subtract(self._count)
         self._count = 0
 
-    def __enter__(self) -> Admitted:
+    def __enter__(self) -> "Admitted":
         return self
 
     def __exit__(self, *_: object) -> None:

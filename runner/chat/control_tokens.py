@@ -1,7 +1,5 @@
 """Control tokens in texts of a chat: while the template renders, placeholders of digits hide them."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets
@@ -34,7 +32,7 @@ class MarkedText(str):
 
     plain: Sequence[tuple[int, int]]
 
-    def __new__(cls, text: str, plain: Sequence[tuple[int, int]]) -> MarkedText:
+    def __new__(cls, text: str, plain: Sequence[tuple[int, int]]) -> "MarkedText":
         made = super().__new__(cls, text)
         made.plain = plain
         return made

@@ -1,7 +1,5 @@
 """Launching of one of our Cog servers as a child, until it is ready, and its end with all it started."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -106,7 +104,7 @@ class CogServer:
                 start_new_session=True,
             )
 
-    def __enter__(self) -> CogServer:
+    def __enter__(self) -> "CogServer":
         return self
 
     def __exit__(self, *exc_info: object) -> None:

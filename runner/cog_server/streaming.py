@@ -6,8 +6,6 @@ the event loop does the work, a plain generator carries its text to coglet's thr
 future cancels the task. ``coglet`` lists what this relies on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import sys
@@ -27,7 +25,7 @@ from runner.engines.protocol.outlet import Outlet
 
 _RECHECK_S = 2.0
 """Interval at which a thread looks for text that has not woken it."""
-_streams: weakref.WeakKeyDictionary[Generator[str, None, None], PredictionStream] = (
+_streams: "weakref.WeakKeyDictionary[Generator[str, None, None], PredictionStream]" = (
     weakref.WeakKeyDictionary()
 )
 _ignored: set[int] = set()

@@ -1,7 +1,5 @@
 """A worker of NVIDIA Dynamo, in Dynamo's environment: one more client of the engine server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
@@ -63,7 +61,7 @@ class DynamoEngine(LLMEngine):  # type: ignore[misc]
         self._watching: asyncio.Task[None] | None = None
 
     @classmethod
-    async def from_args(cls, argv: list[str] | None = None) -> tuple[DynamoEngine, WorkerConfig]:
+    async def from_args(cls, argv: list[str] | None = None) -> "tuple[DynamoEngine, WorkerConfig]":
         """Read the message on standard input, in place of arguments."""
         start = DynamoStart.decode(sys.stdin.buffer.read())
         os.chdir(start.engine_dir)

@@ -1,7 +1,5 @@
 """The message from the runner to a new Dynamo worker: one JSON document on standard input."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -44,5 +42,5 @@ class DynamoStart(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self, enc_hook=str)
 
     @classmethod
-    def decode(cls, data: bytes) -> DynamoStart:
+    def decode(cls, data: bytes) -> "DynamoStart":
         return msgspec.json.decode(data, type=cls, dec_hook=lambda kind, value: kind(value))

@@ -1,7 +1,5 @@
 """One request of an engine that samples here: its output, and what ends or restricts it, without tensors."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 import struct
@@ -20,7 +18,7 @@ _SEED_BITS = 64
 class Sequence:
     """A running request. ``tokens`` are prompt and output together."""
 
-    def __init__(self, request: Submit, follower: Follower | None = None) -> None:
+    def __init__(self, request: Submit, follower: "Follower | None" = None) -> None:
         """Initialize. ``follower`` follows the request's guide."""
         self.request = request
         self.follower = follower
@@ -77,7 +75,7 @@ class Sequence:
         tokens = self._stop_words.completions(self.tokens, start=len(self.request.input_ids))
         return tokens if self.request.end_id is None else [*tokens, self.request.end_id]
 
-    def guided(self, vocab_size: int) -> Mask:
+    def guided(self, vocab_size: int) -> "Mask":
         """Return the tokens that may come next, [vocab_size], by the guide and ``forbidden``.
 
         If these leave no token, ``min_tokens`` is ignored. Raises GuideFailed.

@@ -1,7 +1,5 @@
 """The request of a generation: prompt, lengths and sampling parameters."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -82,7 +80,7 @@ class GenerationRequest:
                 expected = f"at most {most} characters"
                 raise InvalidInput(name=name, expected=expected, value=getattr(self, name))
 
-    def with_priority(self, lowest: Mapping[str, int], key: str = "") -> GenerationRequest:
+    def with_priority(self, lowest: Mapping[str, int], key: str = "") -> "GenerationRequest":
         """Return the request for a client with this key. Raises E1005 if its priority is too low."""
         priority = allowed_priority(lowest, self.priority, key)
         return self if priority == (self.priority or 0) else replace(self, priority=priority)

@@ -1,7 +1,5 @@
 """Overlapping windows of a long text, joined where they agree, so that the tokens are the whole text's."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
@@ -25,12 +23,12 @@ class Windows:
     text: str
     tokenizer: Tokenizer
 
-    def make(self, start: int, end: int) -> _Window:
+    def make(self, start: int, end: int) -> "_Window":
         end = min(end, len(self.text))
         (encoding,) = self.tokenizer.encode_batch([self.text[start:end]], add_special_tokens=False)
         return _Window(encoding, encoding.ids, start, end)
 
-    def advance(self, left: _Window, first: int) -> tuple[list[int], _Window, int]:
+    def advance(self, left: "_Window", first: int) -> "tuple[list[int], _Window, int]":
         """Return the tokens of ``left`` from its token ``first`` on, up to where the next window begins; that
         window; and the number of its first token.
         """

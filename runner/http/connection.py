@@ -1,7 +1,5 @@
 """HTTP/1 on one connection, with bounds, beyond which a coded answer follows. Upgrades are ignored."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections import deque
@@ -40,7 +38,7 @@ WordRefusal = Callable[[CodedError, str], Refusal | None]
 class _Parser(HttpRequestParser):
     """A parser. NOTE: httptools reads nothing after the head of a request that offers an upgrade."""
 
-    def __init__(self, protocol: HTTPConnection) -> None:
+    def __init__(self, protocol: "HTTPConnection") -> None:
         super().__init__(protocol)
         # If a client sends more after ``connection: close``, its first request is answered.
         self.set_dangerous_leniencies(lenient_data_after_close=True)

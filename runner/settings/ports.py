@@ -1,7 +1,5 @@
 """Ports, a check that they are free, and the URLs of what listens there."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import random
@@ -108,7 +106,7 @@ class TritonPorts(BaseModel):
     metrics: int
 
     @classmethod
-    def free(cls) -> TritonPorts:
+    def free(cls) -> "TritonPorts":
         http, grpc, metrics = free_ports(3)
         return cls(http=http, grpc=grpc, metrics=metrics)
 

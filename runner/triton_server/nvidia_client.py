@@ -1,7 +1,5 @@
 """Client of a model with NVIDIA's tensors in Triton, by gRPC: HTTP notices no disconnect (server#7077)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -73,7 +71,7 @@ class NvidiaClient:
         self._streams: set[_Stream] = set()
         self._watching: asyncio.Task[None]
 
-    async def __aenter__(self) -> NvidiaClient:
+    async def __aenter__(self) -> "NvidiaClient":
         self._watching = asyncio.create_task(self._watch(), name="nvidia-client")
         return self
 

@@ -1,7 +1,5 @@
 """A model of Triton with NVIDIA's tensors, whose types differ by version: its requests and answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +46,7 @@ class NvidiaModel:
     """True if it can stream. Otherwise the whole text is one response."""
 
     @classmethod
-    def read(cls, config: Any, address: str) -> NvidiaModel:
+    def read(cls, config: Any, address: str) -> "NvidiaModel":
         """Read a ``ModelConfig``. Raises UnfitTritonModel (E1113)."""
         model = model_of(config)
         is_decoupled = config.model_transaction_policy.decoupled

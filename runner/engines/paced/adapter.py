@@ -7,8 +7,6 @@ injected on request; a ``script`` determines the output instead of the prompt. W
 a prefix cache is simulated.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import json
@@ -66,7 +64,7 @@ class _Sequence:
 
 
 class _ScriptedSequence(_Sequence):
-    def __init__(self, request: Submit, due_s: float, fault: str | None, answer: ScriptedAnswer) -> None:
+    def __init__(self, request: Submit, due_s: float, fault: str | None, answer: "ScriptedAnswer") -> None:
         super().__init__(request, due_s + answer.pause_s, fault)
         self._answer = answer
         self.reason = answer.reason
@@ -88,8 +86,8 @@ class PacedEngine:
         ready: Ready,
         tokens_per_second: float,
         faults: Faults,
-        script: Script | None = None,
-        cache: PublishedCache | None = None,
+        script: "Script | None" = None,
+        cache: "PublishedCache | None" = None,
     ) -> None:
         self._cache = cache
         self._faults = faults

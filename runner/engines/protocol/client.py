@@ -7,8 +7,6 @@ Messages are read from the connection at once, because all requests share it. So
 reader has not taken: the tokens of one minute at most.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time
@@ -254,7 +252,7 @@ class EngineOutputs:
         self._stream = stream
         self._is_closed = False
 
-    def __aiter__(self) -> EngineOutputs:
+    def __aiter__(self) -> "EngineOutputs":
         return self
 
     async def __anext__(self) -> Output:
@@ -299,7 +297,7 @@ class EngineClient:
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None]
 
-    async def __aenter__(self) -> EngineClient:
+    async def __aenter__(self) -> "EngineClient":
         self._connecting = asyncio.create_task(self._stay_connected(), name="engine-client")
         return self
 

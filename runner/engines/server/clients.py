@@ -1,7 +1,5 @@
 """The engine server's clients: each has a connection, and gets what a round has for it as one frame."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading
@@ -83,7 +81,7 @@ class Clients:
                 self._connections.discard(connection)
                 connection.close()
 
-    def _serve(self, connection: ClientConnection) -> None:
+    def _serve(self, connection: "ClientConnection") -> None:
         try:
             connection.serve()
         except (msgspec.MsgspecError, FrameTooLong, UnicodeDecodeError, RecursionError) as exc:

@@ -1,7 +1,5 @@
 """The requests of all clients: from their messages to the engine, and from the engine through the relay."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os
@@ -44,14 +42,14 @@ class Client(Protocol):
 
     def respond(
         self,
-        request: Request,
+        request: "Request",
         tokens: list[int],
         log_probs: list[TokenLogProb],
         end: Finished | Failed | None,
     ) -> None:
         """Send tokens and an end with the next ``flush``."""
 
-    def cached(self, request: Request, count: int) -> None:
+    def cached(self, request: "Request", count: int) -> None:
         """Send ``Cached`` with the next ``flush``. Called from the engine's thread."""
 
     def flush(self) -> None: ...

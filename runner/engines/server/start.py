@@ -1,7 +1,5 @@
 """The message from the runner to a new engine server: one JSON document on standard input."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -29,5 +27,5 @@ class EngineStart(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self, enc_hook=str)
 
     @classmethod
-    def decode(cls, data: bytes) -> EngineStart:
+    def decode(cls, data: bytes) -> "EngineStart":
         return msgspec.json.decode(data, type=cls, dec_hook=lambda kind, value: kind(value))

@@ -1,7 +1,5 @@
 """Bytes of requests that the process holds, from the first one until Triton begins to answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from errors.triton_front import TooManyBytes
@@ -10,7 +8,7 @@ from errors.triton_front import TooManyBytes
 class Share:
     """Bytes that one request holds. ``evict`` is called if it has to go so that others can be received."""
 
-    def __init__(self, budget: Budget, evict: Callable[[TooManyBytes], None]) -> None:
+    def __init__(self, budget: "Budget", evict: Callable[[TooManyBytes], None]) -> None:
         self._budget = budget
         self.evict = evict
         self.num_bytes = 0

@@ -3,8 +3,6 @@
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md
 """
 
-from __future__ import annotations
-
 import struct
 from itertools import chain
 from typing import Any
@@ -51,7 +49,7 @@ def add_input(request: Any, model: Model, name: str, value: object) -> None:
 
 def infer_request(
     body: bytes, json_length: int | None, model_name: str, version: str
-) -> tuple[Any, InferFormat]:
+) -> "tuple[Any, InferFormat]":
     """Convert a body of the KServe protocol into a ``ModelInferRequest``. Raises E1103, E1107.
 
     ``json_length``: of the JSON, which binary tensors follow.

@@ -1,7 +1,5 @@
 """Admission to Triton, which takes memory for each call: few begin at once, one per connection in turn."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
@@ -13,7 +11,7 @@ _POLL_S = 0.02
 class CallStart:
     """A call that waits, or that Triton begins; ``end`` it once Triton has answered."""
 
-    def __init__(self, starts: Starts, client: object, begin: Callable[[], None]) -> None:
+    def __init__(self, starts: "Starts", client: object, begin: Callable[[], None]) -> None:
         self._starts = starts
         self.client = client
         self.begin = begin

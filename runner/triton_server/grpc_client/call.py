@@ -1,7 +1,5 @@
 """One call of Triton's gRPC API."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -25,9 +23,9 @@ class CallsConnection(Protocol):
 
     initial_window_bytes: int
 
-    def send_from(self, call: TritonCall) -> None: ...
+    def send_from(self, call: "TritonCall") -> None: ...
     def open_window(self, stream_id: int, credit_bytes: int) -> int: ...
-    def reset(self, call: TritonCall) -> None: ...
+    def reset(self, call: "TritonCall") -> None: ...
 
 
 class TritonCall:

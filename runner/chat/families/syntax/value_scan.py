@@ -1,7 +1,5 @@
 """Scan for the end of a value of JSON or Python. Brackets and strings decide it, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -85,7 +83,7 @@ class Scan:
             if self._depth <= 0 and not self._place and not stops.is_argument:
                 return at, ""
 
-    def search(self, text: str) -> Scan | None:
+    def search(self, text: str) -> "Scan | None":
         """Return None if ``text``, which goes on where the last one ended, is wholly part of the value."""
         after = _after if len(text) <= _MAX_REMEMBERED else _after.__wrapped__
         state = after(self._stops, text, self._depth, self._place)

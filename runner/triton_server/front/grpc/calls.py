@@ -1,7 +1,5 @@
 """Calls of Triton's gRPC API: their messages on the way to Triton and back."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque
@@ -55,7 +53,7 @@ class ClientCalls:
     is_engine_ready: Callable[[], bool]
     max_body_bytes: int
     statistics: Starts = field(default_factory=lambda: Starts(_MAX_STATISTICS))
-    open: dict[ClientCall, None] = field(default_factory=dict)
+    open: "dict[ClientCall, None]" = field(default_factory=dict)
     """The oldest first."""
 
 
@@ -72,7 +70,7 @@ class CallConnection(Protocol):
     def count_refusal(self, status: int) -> None:
         """Count a request that was answered with an error."""
 
-    def deliver(self, call: ClientCall, *, is_read: bool) -> None:
+    def deliver(self, call: "ClientCall", *, is_read: bool) -> None:
         """Call ``take_next`` of a call in this turn of the connection if it ``is_read``, else in the next."""
 
 

@@ -1,7 +1,5 @@
 """Triton's gRPC API for clients: requests for inference are adapted to the model, others pass as they are."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 from urllib.parse import quote
@@ -60,10 +58,10 @@ _SAFE = " !\"#$&'()*+,-./:;<=>?@[]^_`{|}~"
 class GRPCServer(ClientCalls):
     """All connections."""
 
-    connections: dict[GRPCConnection, None] = field(default_factory=dict)
+    connections: "dict[GRPCConnection, None]" = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
 
-    def add(self, connection: GRPCConnection) -> None:
+    def add(self, connection: "GRPCConnection") -> None:
         """Above the maximum the connection takes the place of the oldest idle one, or is closed."""
         if len(self.connections) >= _MAX_CONNECTIONS:
             victim = next((each for each in self.connections if each.is_idle), connection)
@@ -73,7 +71,7 @@ class GRPCServer(ClientCalls):
             del self.connections[victim]  # It is lost only later, and others may be added before.
         self.connections[connection] = None
 
-    def connection(self) -> GRPCConnection:
+    def connection(self) -> "GRPCConnection":
         return GRPCConnection(self)
 
     def make_room(self) -> None:
