@@ -29,10 +29,7 @@ _CHUNK_NUMBERS = 8 << 20
 
 
 def convert(model: Model, name: str, folder: Path, dtype: str | None, progress: Progress | None) -> Model:
-    """Write the file ``name`` of ``model`` as a model into ``folder``, in ``dtype`` or the file's own.
-
-    Raises GgufUnsupported, ModelUnusable and NotEnoughSpace before it writes weights.
-    """
+    """Write the file as a model into ``folder``. Raises GgufUnsupported, ModelUnusable and NotEnoughSpace."""
     file = read_header(model.name, model.files[name])
     architecture = read_architecture(file)
     values = {**architecture.values, **({"torch_dtype": dtype} if dtype is not None else {})}

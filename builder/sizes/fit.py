@@ -63,10 +63,7 @@ def stored_precision(values: Mapping[str, Any]) -> Precision:
 
 
 def running_precision(values: Mapping[str, Any], dtype: str | None, *, on_cpu: bool, half: bool) -> Precision:
-    """Return how the engine holds the numbers that it reads from the model's files.
-
-    ``on_cpu``: as float32. ``half``: weights in float32 are held in 16 bits, as vLLM does.
-    """
+    """Return how the engine holds numbers: as float32 ``on_cpu``, with ``half`` in 16 bits at most."""
     stored = stored_precision(values)
     if stored.gguf_type is not None:
         return stored

@@ -78,10 +78,7 @@ def read_object(model: Model, name: str) -> dict[str, Any]:
 
 
 def check_shards(model: Model, weights: Collection[str], names: Collection[str], index: str | None) -> None:
-    """Raise ModelUnusable if files of the ``weights`` are not in ``names``.
-
-    The index tells which there are; without it, the numbers in the names of the weights do.
-    """
+    """Raise ModelUnusable if ``names`` lack files of ``weights``, by the index or the numbers in names."""
     if index is None or index not in model.files:
         if missing := missing_shards(weights, names):
             raise model.unusable(f"it lacks {_some(missing)}; download it again")

@@ -85,10 +85,7 @@ def _of_folder(model: str, folder: Path, choose: _Choose, revision: str | None =
 
 
 def _find(model_path: str, folders: Sequence[Path]) -> Path:
-    """Find the folder ``model_path`` under the first of ``folders`` that has it.
-
-    It and its files may be links that lead elsewhere, as in the Hub's own cache.
-    """
+    """Find ``model_path`` under the first of ``folders`` that has it. It may hold links, as the Hub's."""
     for folder in folders:
         if (found := folder / model_path).is_dir():
             return found

@@ -11,10 +11,7 @@ ENGINE_PYTHON_VARIABLE = "COG_TRITON_ENGINE_PYTHON"
 
 
 def engine_python(environment: Mapping[str, str] | None = None, folder: str = DEFAULT_ENVIRONMENT) -> str:
-    """Return the engine's Python, which is not checked.
-
-    It is the variable's, else that of the checkout's environment ``folder``, else the default's or this one.
-    """
+    """Return the engine's Python, unchecked: the variable's, ``folder``'s, the default's, or this one."""
     environment = os.environ if environment is None else environment
     if named := environment.get(ENGINE_PYTHON_VARIABLE):
         return named

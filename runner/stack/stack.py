@@ -38,10 +38,7 @@ _CHUNK_FACTOR = 8
 
 
 class EngineStack:
-    """The processes: call ``begin``, ``arrive`` once the engine is complete, and ``close`` at the end.
-
-    ``unrecoverable`` is set when failures were too many; ``on_restart`` is called for each restart of Triton.
-    """
+    """The processes: ``begin``, ``arrive`` with the whole engine, ``close``. ``on_restart``: Triton's."""
 
     triton: TritonServer
     triton_url: str

@@ -21,10 +21,7 @@ _DURATIONS = {
 
 
 def statistics_of(metrics: str, model: str = "", version: str = "") -> list[dict[str, Any]]:
-    """Return those of one model or version, or of all, by name. Raises TritonUnavailable, E1108.
-
-    Metrics have no times of failures, no statistics by batch or by response, and not when a model last ran.
-    """
+    """Return those of a model, a version or all, as metrics tell. Raises TritonUnavailable, E1108."""
     models: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for counter, name, number, value in _COUNTER.findall(metrics):
         models[name, number][counter] += float(value)

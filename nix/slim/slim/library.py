@@ -57,10 +57,7 @@ class Survey:
 
 
 def survey(path: Path, sm: int) -> Survey | None:
-    """Return what `path` holds for `sm`, None if it is no library; read headers, never payloads.
-
-    Raises NotUnderstood, naming the file.
-    """
+    """Return what `path` holds for `sm`, None if it is no library, by its headers. Raises NotUnderstood."""
     mtime_ns = path.stat().st_mtime_ns
     with open_library(path) as opened:
         return None if opened is None else _survey(*opened, path, mtime_ns, sm)

@@ -33,10 +33,7 @@ def fields_of(body: bodies.CountTokensBody) -> Fields:
 
 
 def chat_body(body: bodies.CountTokensBody, *, limits_thinking: bool) -> ChatBody:
-    """Convert the body. ``limits_thinking``: True if the engine can; Anthropic's budget is a target too.
-
-    Raises E1005 with the field.
-    """
+    """Convert the body. ``limits_thinking``: True if the engine can. Raises E1005 with the field."""
     if not body.messages:
         raise InvalidInput(name="messages", expected="a list of at least one message", value=[])
     messages = combined(_messages(body))

@@ -61,10 +61,7 @@ class GuideCompiler:
         threading.stack_size(usual_bytes)
 
     def submit(self, guide: Guide, compiled: Compiled, is_wanted: Callable[[], bool]) -> None:
-        """Call ``compiled`` with the result: at once if the guide is cached, else from a thread.
-
-        A guide is not compiled if the request is not wanted any more when its turn comes.
-        """
+        """Call ``compiled`` with the result: at once if cached, else from a thread, if it is still wanted."""
         if (follower := self._cached(guide)) is not None:
             compiled(follower)
         else:

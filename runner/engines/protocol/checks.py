@@ -88,10 +88,7 @@ def check_task(*, embeds: bool, is_embedding: bool) -> None:
 
 
 def check_images(count: int, engine_kind: str, max_images: int, name: str = "The last of the images") -> None:
-    """Raise E1016 if an engine takes no images, and E1017 for more than a request may have.
-
-    ``name``: the place of one of them, for errors.
-    """
+    """Raise E1016 if an engine takes no images, E1017 for too many. ``name``: the place of one."""
     if not max_images:
         able = " or ".join(kind for kind in KINDS if supports(kind, "images"))
         is_able = supports(engine_kind, "images")

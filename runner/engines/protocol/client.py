@@ -274,10 +274,7 @@ class EngineOutputs:
 
 
 class EngineClient:
-    """The client of a process: ``async with``. It connects again whenever the engine server was restarted.
-
-    The engine server's parent listens for it, so that a connection waits until the engine is loaded.
-    """
+    """The client of a process (``async with``). It connects again, and waits while an engine loads."""
 
     def __init__(
         self,

@@ -35,10 +35,7 @@ class Ranks:
     """The processes of all ranks; ``process`` is mpirun."""
 
     def __init__(self, command: Sequence[str], num_ranks: int, exit_reason_fd: int, socket_fd: int) -> None:
-        """Start the ranks with ``command``. Return when each has its files, or mpirun has ended.
-
-        Raises E1008.
-        """
+        """Start the ranks; return when each has its files or mpirun has ended. Raises E1008."""
         self._num_ranks = num_ranks
         self._log_tail: deque[str] = deque(maxlen=_LOG_LINES)
         self._calls: list[socket.socket] = []

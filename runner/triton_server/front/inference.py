@@ -1,7 +1,4 @@
-"""Inference requests on their way to Triton: bounded, brought into the types of the model, cancelled.
-
-All go by ``ModelStreamInfer``, which serves every model, and by which Triton never loses the end of a stream.
-"""
+"""Inference requests to Triton, all by ``ModelStreamInfer``: any model, and no end of a stream is lost."""
 
 import asyncio
 import itertools

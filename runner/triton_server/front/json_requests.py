@@ -50,10 +50,7 @@ def add_input(request: Any, model: Model, name: str, value: object) -> None:
 def infer_request(
     body: bytes, json_length: int | None, model_name: str, version: str
 ) -> "tuple[Any, InferFormat]":
-    """Convert a body of the KServe protocol into a ``ModelInferRequest``. Raises E1103, E1107.
-
-    ``json_length``: of the JSON, which binary tensors follow.
-    """
+    """Convert a body of the KServe protocol, of which ``json_length`` is JSON. Raises E1103, E1107."""
     if json_length is not None and not 0 <= json_length <= len(body):
         raise InvalidInference(
             reason=f"Inference-Header-Content-Length is {json_length}, the body {len(body)}"

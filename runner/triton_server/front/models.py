@@ -53,10 +53,7 @@ class Model:
     is_python: bool
 
     def shape_of(self, name: str, given: list[int]) -> list[int]:
-        """Return the shape of an input whose value in JSON is nested so: [] for a bare value.
-
-        Raises InvalidTensor (E1103).
-        """
+        """Return the shape of an input by its nesting in JSON: [] for a bare value. Raises E1103."""
         dims = list(self.inputs[name].dims)
         if self.has_batch and len(given) == len(dims) + 1 and given[0] == 1:
             given = given[1:]

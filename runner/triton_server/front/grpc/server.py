@@ -75,10 +75,7 @@ class GRPCServer(ClientCalls):
         return GRPCConnection(self)
 
     def make_room(self) -> None:
-        """End a call of the connection with the most calls, if there are too many for a further one.
-
-        Raises TooManyInferences (E1111).
-        """
+        """End a call of the busiest connection if there are too many. Raises TooManyInferences (E1111)."""
         if len(self.open) < 2 * self.inferences.max_requests:
             return
         error = TooManyInferences(running=len(self.open))
