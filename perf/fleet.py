@@ -95,15 +95,12 @@ class _Demo:
         self._words = Words(Tokenizer.from_file(str(engine_folder / "tokenizer.json")))
         self._stacks: dict[str, Stack] = {}
         self._events: list[str] = []
-        """Addresses of the events of the servers' caches."""
         self._metrics: dict[str, dict[str, float]] = {}
-        """Values that each server told last."""
         self._rows: list[list[str]] = []
         self._totals = Counter[str]()
         self._router: Router
 
     def run(self) -> int:
-        """Run all phases. Return the exit status."""
         for each in "AB":
             self._start(each)
         name, policy = self._options.router, self._options.policy

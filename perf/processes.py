@@ -62,12 +62,10 @@ def processes(session: int | None = None) -> Iterator[Process]:
 
 
 def role_of(command: str) -> str:
-    """Return what a process is, by its command line."""
     return next((role for pattern, role in _SIGNS if re.search(pattern, command)), OTHER)
 
 
 def cpu_s_by_role(session: int | None = None) -> Counter[str]:
-    """Return the CPU seconds so far."""
     seconds: Counter[str] = Counter()
     for process in processes(session):
         seconds[process.role] += process.cpu_s  # type: ignore[assignment]

@@ -57,7 +57,6 @@ def router(name: str, urls: Sequence[str], folder: Path, *options: str) -> Itera
 
 @contextmanager
 def started(name: str, command: Sequence[str], folder: Path, port: int) -> Iterator[Router]:
-    """Start the program of a router or balancer that listens at ``port``, and stop it."""
     folder.mkdir(parents=True, exist_ok=True)
     url, log_path = f"http://{LOOPBACK}:{port}", folder / f"{name}.log"
     variables = {"HOME": str(folder), "NO_COLOR": "1"}

@@ -32,8 +32,6 @@ class Stack:
     """Time from the runner's start to READY."""
     triton_port: int = 0
     triton_url: str = ""
-    triton_grpc: str = ""
-    """Host and port."""
     metrics_url: str = ""
     openai_url: str = ""
 

@@ -64,7 +64,6 @@ def floor_row(stack: Stack, effort: Effort) -> Row:
 
 
 def start_rows(stack: Stack, mock: Stack, effort: Effort) -> Iterator[Row]:
-    """Measure requests of one token."""
     work = workload(INPUT_TOKENS, 1)
     alone, cog, api = measure_in_turns(
         Plan("concurrency", _STARTING, effort.seconds),
@@ -92,7 +91,6 @@ def long_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
 
 
 def transfer_row(effort: Effort) -> Row:
-    """Measure the way from loopback HTTP to memory."""
     with tempfile.TemporaryDirectory(prefix="cog-triton-bench-", dir=_MEMORY_FOLDER) as name:
         tar = make_tar(Path(name), _SMALL_FILE_BYTES, _SMALL_FILES)
         curl_s, our_s = measure_transfer(tar, Path(name), max(effort.batches, 2))

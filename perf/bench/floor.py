@@ -23,7 +23,6 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 def record(request: Request) -> Recording:
-    """Return what a server answers to the request."""
     reader = ResponseReader()
     pieces = []
     with socket.create_connection((request.origin.host, request.origin.port), _TIMEOUT_S) as connection:
@@ -41,7 +40,6 @@ class Floor(NamedTuple):
     pid: int
 
     def cpu_s(self) -> float:
-        """Return its CPU time so far."""
         return next(each.cpu_s for each in processes() if each.folder.name == str(self.pid))
 
 

@@ -60,7 +60,6 @@ def measure(stack: Stack, target: Target, plan: Plan) -> Measurement:
 
 
 def measure_cog(stack: Stack, output_tokens: int, plan: Plan) -> Measurement:
-    """Measure answers of Cog as JSON, of ``output_tokens`` each."""
     return measure(stack, cog_target(stack, workload(INPUT_TOKENS, output_tokens), is_streaming=False), plan)
 
 

@@ -29,13 +29,10 @@ class Run:
 
     @property
     def duration_s(self) -> float:
-        """Time until the last answer."""
         return max((record.ended_s for record in self.records), default=0.0)
 
 
 class Generator:
-    """One plan against one target."""
-
     def __init__(self, plan: Plan, target: Target) -> None:
         self._plan = plan
         self._target = target
@@ -128,7 +125,6 @@ def run(plan: Plan, target: Target) -> Run:
 
 
 async def run_together(loads: Sequence[tuple[Plan, Target]]) -> list[list[Record]]:
-    """Run several loads at the same time; return the records of each."""
     return list(await asyncio.gather(*(Generator(plan, target).run() for plan, target in loads)))
 
 
@@ -137,7 +133,6 @@ def _size_bytes(responses: Sequence[Response]) -> int:
 
 
 def _since(start_s: float, records: Iterable[Record]) -> list[Record]:
-    """Return the records with times that count from the start."""
     ordered = sorted(records, key=lambda record: record.scheduled_s)
     for record in ordered:
         record.scheduled_s -= start_s

@@ -103,7 +103,6 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """Return at most as many as a browser draws at once, with the last."""
     stride = math.ceil(len(points) / _MOST_POINTS) or 1
     return [*points[:-1:stride], *points[-1:]]
 

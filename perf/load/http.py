@@ -27,8 +27,6 @@ class _NothingCame(RequestFailed):
 
 
 class Origin(NamedTuple):
-    """Place that connections go to."""
-
     scheme: str
     host: str
     port: int
@@ -64,8 +62,6 @@ class Request:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; one request at a time."""
-
     _transport: asyncio.Transport
     _reader: ResponseReader
     _answer: asyncio.Future[Response] | None = None

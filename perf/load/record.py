@@ -52,7 +52,6 @@ class Record:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Times between pieces of output, in order."""
         times = self.answer.output_s
         return [after - before for before, after in pairwise(times)]
 

@@ -25,8 +25,6 @@ class Response:
 
 
 class Event(NamedTuple):
-    """A server-sent event, and when it was whole."""
-
     at_s: float
     name: str
     data: bytes

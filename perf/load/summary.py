@@ -57,7 +57,6 @@ class Summary:
 
     @property
     def good_per_second(self) -> float | None:
-        """Goodput."""
         return None if self.good is None else self.good / self.duration_s if self.duration_s else 0.0
 
 

@@ -59,7 +59,6 @@ class Engine:
 
 
 def given_engine(place: str, python: str, folder: Path) -> Engine:
-    """Open an engine.tar or engine folder of any kind."""
     opened = open_engine(place, folder / "cache")
     return Engine(opened.path, opened.manifest.engine_kind, python, folder / "cache" / "engine_cache")
 

@@ -65,7 +65,6 @@ def _front_cpu_ms_per_token(row: Row) -> float:
 
 
 def _per(seconds: float, count: int) -> float:
-    """Return milliseconds for each."""
     return 1000 * seconds / count if count else 0.0
 
 

@@ -39,7 +39,6 @@ class Endpoint(NamedTuple):
 
 
 def server_name(text: str) -> str:
-    """Check the name of a server."""
     if not _NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(NAMES)}")
     return text
@@ -83,7 +82,6 @@ def _has_routers(names: Sequence[str]) -> bool:
 
 
 def _stack(processes: int, engine: Engine, folder: Path, opened: ExitStack, log_name: str) -> Stack:
-    """Start a stack with this number of API server processes."""
     _say(f"starting our stack, {processes} API server processes")
     settings = {
         **engine.variables,

@@ -34,7 +34,6 @@ class Workload:
 
     @property
     def most_tokens(self) -> int:
-        """Most tokens of a request and its answer."""
         return self.input_tokens[1] + self.output_tokens[1]
 
 
