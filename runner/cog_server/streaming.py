@@ -181,7 +181,7 @@ def _notice_ignored_cancellations() -> None:
     """Notice cancellations that Python ignores: coglet raises them also in callbacks of weak references."""
     ignore = sys.unraisablehook
 
-    def notice(unraisable: sys.UnraisableHookArgs) -> None:
+    def notice(unraisable: "sys.UnraisableHookArgs") -> None:
         if issubclass(unraisable.exc_type, CancelationException):
             _ignored.add(threading.get_ident())
         else:
