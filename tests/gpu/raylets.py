@@ -58,6 +58,7 @@ class Raylets:
         command += place if gpu == 0 else [f"--address={self.address}"]
         environment = {**os.environ, **self.variables, "CUDA_VISIBLE_DEVICES": str(gpu)}
         environment["RAY_raylet_start_wait_time_s"] = str(_RAYLET_START_S)
+        environment["RAY_agent_register_timeout_ms"] = str(1000 * _RAYLET_START_S)
         log_path = self.folder / f"raylet-{gpu}.log"
         with log_path.open("wb") as log:
             process = subprocess.Popen(
@@ -104,7 +105,7 @@ def main() -> int:
     with ExitStack() as opened:
         opened.enter_context(raylets.raylet(0))
         lost = opened.enter_context(raylets.raylet(1))
-        with whole_stack(folder, variables, engine_python=engine.python) as stack:
+        with whole_stack(folder, variables, engine_python=engine.python, timeout_s=900) as stack:
             speed = nodes.compare(stack.openai_url, tokenizer)
             tell("two raylets", f"{stack.start_s:.0f}", f"{speed:,.0f}", f"all exact; ranks: {_ranks()}")
             ends = _lose(lost, stack.openai_url)
