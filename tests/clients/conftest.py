@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.settings.ports import free_ports
 from tests.clients.script import rules
 
 ROOT = Path(__file__).parents[2]
@@ -113,14 +113,6 @@ class Runner(Server):
         with urllib.request.urlopen(url, timeout=300) as answer:
             text: str = answer.read().decode()
         return text
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 @pytest.fixture(scope="session")

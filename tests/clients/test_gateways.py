@@ -17,7 +17,8 @@ import anthropic
 import openai
 import pytest
 
-from tests.clients.conftest import HOST, ROOT, Runner, Server, free_ports
+from runner.settings.ports import free_ports
+from tests.clients.conftest import HOST, ROOT, Runner, Server
 from tests.clients.script import ANSWER, TEMPERATURE, WEATHER
 from tests.clients.test_tools import TOOLS, chat, user
 

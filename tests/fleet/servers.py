@@ -22,7 +22,7 @@ from engine.machine.processes import session_members
 from perf.routers import FLEET
 from runner.settings.ports import free_ports
 from tests.runner.paced_engine import PacedModel, make_paced_model
-from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest
+from tests.runner.servers import DEADLINE_S, HOST, KEEPS_ALL, CogUnderTest
 
 needs_environment = pytest.mark.skipif(not FLEET.is_dir(), reason="no .venv-fleet: make test-fleet makes it")
 NAMES = ("A", "B")
@@ -72,8 +72,8 @@ class Fleet:
         """Start what a test before this one ended, wait until all routers use it, and let it be asked."""
         # NOTE: in this thread, with which the servers end.
         self.start()
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=DEADLINE_S, limits=limits, trust_env=False) as self.client:
+        client = httpx.AsyncClient(timeout=DEADLINE_S, limits=KEEPS_ALL, trust_env=False)
+        async with client as self.client:
             await asyncio.gather(*map(self.wait_until_used, urls))
             yield
 
@@ -113,9 +113,9 @@ class Fleet:
     def is_whole(self, answer: Answer) -> bool:
         return answer.is_done and answer.server in NAMES and answer.text == self.expected(answer)
 
-    def lost(self, answers: Iterable[Answer]) -> Counter[tuple[str, str]]:
-        """Count the answers that are not whole, by URL and error."""
-        return Counter((answer.url, answer.error) for answer in answers if not self.is_whole(answer))
+    def lost(self, answers: Iterable[Answer]) -> Counter[tuple[str, str, str]]:
+        """Count the answers that are not whole, by URL, error and what came of their texts."""
+        return Counter((each.url, each.error, each.text) for each in answers if not self.is_whole(each))
 
     async def ask(
         self, url: str, tokens: int = 5, session: str = "", *, answer: Answer | None = None

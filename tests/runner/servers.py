@@ -28,8 +28,8 @@ DEADLINE_S = 240.0
 _START_DEADLINE_S = 500.0
 """torch and transformers alone take a minute to import where everybody else is busy as well."""
 
-# NOTE: a pool that closes idle connections may close one that another thread was just given.
-_KEEPS_ALL = httpx.Limits(max_keepalive_connections=None, keepalive_expiry=None)
+# NOTE: a pool that closes idle connections may close one that another request was just given.
+KEEPS_ALL = httpx.Limits(max_keepalive_connections=None, keepalive_expiry=None)
 
 SLOT = "/v2/models/tensorrt_llm"
 ENSEMBLE = "/v2/models/ensemble"
@@ -125,7 +125,7 @@ class TritonUnderTest:
         self.service = Service(load_settings(self.environment), self.log.append)
         self.url = f"http://{HOST}:{http}"
         self.counters = Counters(metrics)
-        self._client = httpx.Client(base_url=self.url, timeout=DEADLINE_S, limits=_KEEPS_ALL)
+        self._client = httpx.Client(base_url=self.url, timeout=DEADLINE_S, limits=KEEPS_ALL)
         self._loop = LoopThread()
         self.run = self._loop.run
         try:
@@ -246,7 +246,7 @@ class CogUnderTest:
         self.port = port
         self.url = self.server.url
         self.counters = Counters(metrics)
-        self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S, limits=_KEEPS_ALL)
+        self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S, limits=KEEPS_ALL)
         if wait:
             try:
                 self.server.wait_ready(_START_DEADLINE_S)
