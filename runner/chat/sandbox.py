@@ -47,16 +47,20 @@ class Sandbox:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket
         self._end_reason = ""
+        """Reason for which the process was ended by ``kill``."""
         self._render_since_s: float | None = None
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        # NOTE: a process that was killed only just now may still seem to run.
+        return self._process is not None and not self._end_reason and self._process.poll() is None
 
     def start(self) -> None:
         """Start the process. Raises E1701."""
         if self.is_running:
             return
+        self._end()
+        self._end_reason = ""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -78,7 +82,6 @@ class Sandbox:
 
     def render(self, message: bytes) -> Answer:
         """Send the encoded ``Render``. Raises E1701, E1002, E1005, or E1702 with the template's message."""
-        self._end_reason = ""
         self.start()
         self._render_since_s = self._processor_s()
         try:

@@ -78,6 +78,15 @@ def test_slow_chats_in_all_processes_are_ended_for_others() -> None:
     assert all(isinstance(each, ChatTemplateRefused) for each in errors)
 
 
+def test_a_process_that_is_ended_as_its_chat_is_done_costs_no_other_chat() -> None:
+    """The killed process may still seem to run when the next chat takes it."""
+    template = ChatTemplate({"default": SLOW}, {})
+    for number in range(5):
+        assert template.render(chat(str(number))) == str(number)
+        for sandbox in template._renderer._small._idle:
+            sandbox.kill("it took too long while others waited")
+
+
 @pytest.mark.slow
 def test_large_chats_leave_processes_to_others() -> None:
     """However many there are, and however slow."""
