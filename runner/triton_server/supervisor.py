@@ -23,6 +23,10 @@ _ENDED_STUB_S = 5.0
 """Time for Triton to notice by itself that a stub has ended, while it starts."""
 _CRASHED_S = 2.0
 """Time for a Triton that has caught a crash to end."""
+_SLOT_READY = "cog_triton.slot: engine ready"
+"""Words of the slot's log at the end of its start."""
+_LOADED_S = 60.0
+"""Time after that for Triton to notice: it takes milliseconds."""
 _SHOWN_ERROR_LINES = 3
 _ERROR_LINE = re.compile(r"E\d{4} |error:|terminate called")
 _CRASH = re.compile(r"Signal \((?:6|11)\) received\.")
@@ -60,25 +64,29 @@ class TritonServer(SupervisedProcess):
         self._stubs: dict[int, str] | None = None
         self._starting_stubs = StartingStubs()
         self._crashed_s: float | None = None
+        self._slot_ready_s: float | None = None
+        self._is_stuck = False
 
     async def launch(self) -> None:
         self._starting_stubs, self._crashed_s = StartingStubs(), None
+        self._slot_ready_s, self._is_stuck = None, False
         if self.restarts:
             self._on_restart()
         await self.child.launch(self._command.words(), mpi_environment(self._command.install.environment()))
 
     async def _try_start(self) -> None:
-        """Twice if it aborts, or has lost a stub: neither says anything about the engine.
+        """Twice if it aborts, has lost a stub or misses its message: none says anything about the engine.
 
         On an overloaded machine Triton's Python backend may not get a lock, or a stub's sign of life, within
-        the second that it waits; and the kernel may have killed a stub.
+        the second that it waits, or never take the message that a stub is ready; and the kernel may have
+        killed a stub.
         """
         try:
             await super()._try_start()
         except CodedError as exc:
             has_lost_stub = any(_UNHEALTHY in line for line in self.child.log_tail)
             has_lost_stub = has_lost_stub or self._starting_stubs.ended is not None
-            if self.child.returncode != -signal.SIGABRT and not has_lost_stub:
+            if self.child.returncode != -signal.SIGABRT and not has_lost_stub and not self._is_stuck:
                 raise
             self._log(f"{exc.sentence}; it is started once more")
             await super()._try_start()
@@ -90,7 +98,19 @@ class TritonServer(SupervisedProcess):
             self._remove_shared_memory()
         elif self.pid is not None and (ended := self._starting_stubs.find_ended(self.pid)) is not None:
             raise self._start_error(ended)
+        elif self._misses_slot():
+            self._is_stuck = True
+            raise self._start_error(f"it did not notice within {_LOADED_S:g} s that the slot is ready")
         return is_ready
+
+    def _misses_slot(self) -> bool:
+        """Return True if Triton has waited for the slot alone for long, although the slot is ready."""
+        is_slot_ready = any(_SLOT_READY in line for line in self.child.log_tail)
+        if not is_slot_ready or self.start_phase() != f"loading {SLOT}":
+            self._slot_ready_s = None
+        elif self._slot_ready_s is None:
+            self._slot_ready_s = time.monotonic()
+        return self._slot_ready_s is not None and time.monotonic() - self._slot_ready_s > _LOADED_S
 
     def start_phase(self) -> str:
         events = [found.groups() for line in self.child.log_tail if (found := _LOADING.search(line))]
@@ -138,7 +158,7 @@ class TritonServer(SupervisedProcess):
 
     def stop_signal(self) -> signal.Signals:
         # Triton reacts to SIGTERM only once its models are loaded, which may wait for an engine or a stub.
-        is_stuck = self.is_waiting() or self._starting_stubs.ended is not None
+        is_stuck = self.is_waiting() or self._starting_stubs.ended is not None or self._is_stuck
         return signal.SIGKILL if is_stuck else signal.SIGTERM
 
     def clean_up(self) -> None:
