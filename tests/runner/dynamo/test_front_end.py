@@ -98,15 +98,22 @@ class Fleet:
         }
         self.front_end = FrontEnd(folder, discovery)
 
-        def start(name: str) -> FleetRunner:
+        self.runners: list[FleetRunner] = []
+
+        def start(name: str) -> None:
             (folder / name).mkdir()
             (folder / name / "tmp").mkdir()
-            return FleetRunner(folder / name, **variables, TMPDIR=str(folder / name / "tmp"))
+            runner = FleetRunner(folder / name, **variables, TMPDIR=str(folder / name / "tmp"))
+            self.runners.append(runner)
 
-        with ThreadPoolExecutor() as pool:
-            self.runners = list(pool.map(start, "abc"))
-        for each in self.runners:
-            self.front_end.wait_until(partial(self.reaches, each))
+        try:
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(start, "abc"))
+            for each in self.runners:
+                self.front_end.wait_until(partial(self.reaches, each))
+        except BaseException:
+            self.close()
+            raise
 
     def reaches(self, runner: FleetRunner) -> bool:
         """Send requests to the front end. Return True if this runner got one of them."""
