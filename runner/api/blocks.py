@@ -1,6 +1,5 @@
 """The parts of an answer as blocks: a text, a reasoning or a call of a tool each."""
 
-import secrets
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -8,6 +7,7 @@ import msgspec
 
 from runner.api.generations import Piece
 from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
+from runner.observability.request_id import random_id
 
 Kind = Literal["text", "reasoning", "call"]
 _KINDS: dict[type[Part], Kind] = {Content: "text", Reasoning: "reasoning", CallArguments: "call"}
@@ -53,7 +53,7 @@ class Blocks:
 
     def begin(self, kind: Kind, name: str = "", call_id: str = "") -> Iterator[Step]:
         yield from self.finish()
-        own_id = secrets.token_hex(12)
+        own_id = random_id(24)
         self.all.append(Block(len(self.all), kind, own_id, name, call_id or f"call_{own_id}"))
         yield "began", self.all[-1], ""
 

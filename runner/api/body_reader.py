@@ -4,7 +4,7 @@ import asyncio
 from typing import TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from errors.api import BodyTooLarge, InvalidBody, UnsupportedContentType
 from runner.api.call import call_of
@@ -31,9 +31,10 @@ class BodyReader:
 
     async def read(self, request: Request, kind: type[B]) -> B:
         """Read the body. Raises E1608, E1606, E1600, E1601, or E1005 with the field; ClientDisconnect."""
-        _check_content_type(request.headers.get("content-type", ""))
+        headers = dict(request.scope["headers"])
+        _check_content_type(headers.get(b"content-type", b"").decode("latin-1"))
         bounds = JSONBounds(self._max_values, "send less, or raise OPENAI_MAX_BODY_VALUES", InvalidBody)
-        content = await self._receive(request, bounds)
+        content = await self._receive(request, headers.get(b"content-length", b""), bounds)
         if len(content) <= _LARGE_BYTES:
             return decode(content, kind)
         call_of(request.scope).is_large = True
@@ -45,12 +46,16 @@ class BodyReader:
         async with self._parsing:
             return await asyncio.to_thread(decode, content, kind)
 
-    async def _receive(self, request: Request, bounds: JSONBounds) -> bytearray:
-        length = request.headers.get("content-length", "")
-        if length.isdecimal() and (len(length) > _MAX_LENGTH_DIGITS or int(length) > self._max_bytes):
+    async def _receive(self, request: Request, length: bytes, bounds: JSONBounds) -> bytearray:
+        if length.isdigit() and (len(length) > _MAX_LENGTH_DIGITS or int(length) > self._max_bytes):
             raise BodyTooLarge(max_bytes=self._max_bytes)
         content = bytearray()
-        async for part in request.stream():
+        has_more = True
+        while has_more:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            part, has_more = message["body"], message["more_body"]
             if len(content) + len(part) > self._max_bytes:
                 raise BodyTooLarge(max_bytes=self._max_bytes)
             bounds.feed(part)

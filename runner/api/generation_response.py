@@ -127,9 +127,12 @@ class GenerationResponse(Response):
         """Generate. Return the whole answer; None if it was streamed."""
         if not self._is_stream:
             return await self._whole(await self._begin(call))
-        with self._service.idle_streams.watch(self):
+        self._service.idle_streams.watch(self)
+        try:
             generations = await self._begin(call)
             last = await self._stream(generations)
+        finally:
+            self._service.idle_streams.leave(self)
         # NOTE: release before the answer ends: the client's next request must not be refused for this one.
         admitted.release()
         await self._write(last + self._writer.last_events(generations), is_last=True)

@@ -4,10 +4,11 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from errors.coded_error import CodedError
 from runner.chat.families.parts import Part
@@ -26,15 +27,14 @@ class RemoteImage:
     url: str
 
 
-@dataclass(frozen=True)
-class PromptRequest:
+class PromptRequest(msgspec.Struct, frozen=True):
     """One prompt with its parameters, of which ``count`` texts are wanted."""
 
     request: GenerationRequest
     count: int
     echo: str = ""
     """The beginning of each text."""
-    images: Sequence[bytes | RemoteImage] = field(default=(), repr=False)
+    images: Sequence[bytes | RemoteImage] = ()
     """Images that the request gets once all are fetched."""
 
     def per_text(self) -> list[GenerationRequest]:
@@ -43,7 +43,7 @@ class PromptRequest:
             return [self.request]
         first = self.request.sampling
         seeds = (((first.seed or 0) + number) % SEEDS for number in range(self.count))
-        return [replace(self.request, sampling=msgspec.structs.replace(first, seed=seed)) for seed in seeds]
+        return [replace(self.request, sampling=replace(first, seed=seed)) for seed in seeds]
 
 
 class Piece(msgspec.Struct, frozen=True):

@@ -1,8 +1,6 @@
 """Event streams that are silent for a while, which proxies and clients would close, often after a minute."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 _CHECKS = 10
@@ -26,18 +24,15 @@ class IdleStreams:
         self._streams: set[Stream] = set()
         self._task: asyncio.Task[None] | None = None
 
-    @contextmanager
-    def watch(self, stream: Stream) -> Iterator[None]:
+    def watch(self, stream: Stream) -> None:
         if not self._interval_s:
-            yield
             return
         self._streams.add(stream)
         if self._task is None:
             self._task = asyncio.create_task(self._keep_alive())
-        try:
-            yield
-        finally:
-            self._streams.discard(stream)
+
+    def leave(self, stream: Stream) -> None:
+        self._streams.discard(stream)
 
     async def _keep_alive(self) -> None:
         try:

@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import force_setattr, replace
 
 from errors.requests import InvalidInput
 from runner.chat.families.family import AnswerForm
@@ -21,8 +23,7 @@ def random_seed() -> int:
     return random.getrandbits(_SEED_BITS)
 
 
-@dataclass(frozen=True)
-class GenerationRequest:
+class GenerationRequest(msgspec.Struct, frozen=True):
     """A request with validated inputs. Lengths are in tokens."""
 
     prompt: str | Sequence[int]
@@ -57,22 +58,22 @@ class GenerationRequest:
     """Time: see ``Submit``, also for the two before."""
     answer: AnswerForm | None = None
     """Form by which the answer is read as parts; None: it is text."""
-    images: Sequence[bytes] = field(default=(), repr=False)
+    images: Sequence[bytes] = ()
     """Files of the images whose places the prompt has."""
     embeds: bool = False
     """True to embed the prompt: there is no text."""
 
-    prompt_ids: PromptIds = field(default_factory=PromptIds, repr=False, compare=False)
-    """Ids for all texts of one prompt: ``dataclasses.replace`` keeps them, unless the prompt is another."""
-    prompt_tokens: PromptTokens = field(default_factory=PromptTokens, repr=False, compare=False)
-    """Count shared by all texts of one call: ``dataclasses.replace`` keeps it."""
+    prompt_ids: PromptIds = msgspec.field(default_factory=PromptIds)
+    """Ids for all texts of one prompt: ``replace`` keeps them, unless the prompt is another."""
+    prompt_tokens: PromptTokens = msgspec.field(default_factory=PromptTokens)
+    """Count shared by all texts of one call: ``replace`` keeps it."""
 
     def __post_init__(self) -> None:
         """Raise E1005 or E1105 for what is too long, before it is copied for each text."""
-        object.__setattr__(self, "stop_sequences", StopSequences(self.stop_sequences))
+        force_setattr(self, "stop_sequences", StopSequences(self.stop_sequences))
         prompt, adds = self.prompt, self.adds_special_tokens
         if not self.prompt_ids.is_of(prompt, adds_special_tokens=adds):
-            object.__setattr__(self, "prompt_ids", PromptIds(prompt, adds_special_tokens=adds))
+            force_setattr(self, "prompt_ids", PromptIds(prompt, adds_special_tokens=adds))
         if self.guide is not None:
             check_guide(self.guide)
         for name, most in (("lora_name", MAX_LORA_NAME), ("cache_salt", MAX_CACHE_SALT)):

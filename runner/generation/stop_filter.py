@@ -21,7 +21,8 @@ class StopFilter:
     def __init__(self, stops: Iterable[str]) -> None:
         self.matched: str | None = None
         self._stops = StopSequences(stops)
-        self._state = self._stops.start
+        if self._stops:
+            self._state = self._stops.start
         self._held = ""
         self._candidate: tuple[int, str] | None = None
         """Start of a complete stop sequence in ``_held``, and itself. An earlier one may still follow."""

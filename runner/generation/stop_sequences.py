@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cached_property
 
 from errors.requests import InvalidInput
 
@@ -13,10 +14,6 @@ MAX_STOP_BYTES = 4096
 
 class StopSequences(tuple[str, ...]):
     """Stop sequences without empty ones. Raises E1005 if they are too many or too long."""
-
-    start: SearchState
-    """State of the empty text."""
-    _first_character: re.Pattern[str]
 
     def __new__(cls, stops: Iterable[str] = ()) -> StopSequences:
         if isinstance(stops, StopSequences):
@@ -29,19 +26,20 @@ class StopSequences(tuple[str, ...]):
             if len(stop) > MAX_STOP_BYTES or len(stop.encode(errors="replace")) > MAX_STOP_BYTES:
                 expected = f"texts of at most {MAX_STOP_BYTES} bytes"
                 raise InvalidInput(name="stop sequences", expected=expected, value=stop)
-        made._begin()
         return made
 
-    def _begin(self) -> None:
-        self.start = SearchState(self, 0)
-        first = "".join(re.escape(each[0]) for each in self)
-        self._first_character = re.compile(f"[{first}]" if first else "")
+    @cached_property
+    def start(self) -> SearchState:
+        """State of the empty text."""
+        return SearchState(self, 0)
+
+    @cached_property
+    def _first_character(self) -> re.Pattern[str]:
+        return re.compile(f"[{''.join(re.escape(each[0]) for each in self)}]")
 
     def extended(self, further: Iterable[str]) -> StopSequences:
         """Add ``further`` spellings, without the limits."""
-        made = super().__new__(StopSequences, [*self, *further])
-        made._begin()
-        return made
+        return super().__new__(StopSequences, [*self, *further])
 
     @classmethod
     def split(cls, text: str) -> StopSequences:

@@ -36,6 +36,7 @@ class Target:
     """The host in the target itself, which then counts instead of the Host header."""
 
 
+@lru_cache(8)
 def split_target(method: bytes, target: bytes) -> Target:
     """Split the target. Raises E1610 if it is neither a path nor a URL, nor the ``*`` of OPTIONS."""
     if target == b"*" and method == b"OPTIONS":
@@ -114,7 +115,9 @@ def _date_at(now_s: int) -> bytes:
 
 def _elements(found: dict[bytes, list[bytes]], name: bytes) -> list[str]:
     """Return the elements of a header that is a list, in lower case."""
-    values = b",".join(found.get(name, ())).decode("latin-1").lower().split(",")
+    if name not in found:
+        return []
+    values = b",".join(found[name]).decode("latin-1").lower().split(",")
     return [each for value in values if (each := value.strip())]
 
 

@@ -1,7 +1,6 @@
 """Answers of Anthropic's Messages API: a message, or a stream of events."""
 
 import json
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from runner.api.error_response import Fields, messages_error_body
 from runner.api.generations import Generations, Piece
 from runner.api.messages.answers import AnswerBlock, MessageAnswer, OutputDetails, ThinkingBlock, Usage
 from runner.api.messages.bodies import TextBlock, ToolUseBlock
+from runner.observability.request_id import random_id
 
 _SIGNATURE = "cog-triton"
 """Signature of thoughts. Some clients do not send thoughts back without one."""
@@ -37,7 +37,7 @@ class MessagesWriter:
     idle_event = b'event: ping\ndata: {"type":"ping"}\n\n'
 
     def __init__(self, model: str, fields: Fields) -> None:
-        self.response_id = f"msg_{secrets.token_hex(12)}"
+        self.response_id = f"msg_{random_id(24)}"
         self.model = model
         self.fields = fields
         self._blocks = Blocks()

@@ -32,20 +32,22 @@ class AllowedHosts:
         self._hosts = frozenset(map(str.lower, hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        refused = next((host for host in given if not self._is_allowed(host)), None)
-        if refused is not None and scope["path"] not in _OPEN_PATHS:
-            await ErrorResponse(HostNotAllowed(host=refused[:100]))(scope, receive, send)
-            return
+        for name, value in scope["headers"]:
+            if name == b"host" and not _is_allowed(value, self._hosts) and scope["path"] not in _OPEN_PATHS:
+                host = value.decode("latin-1")[:100]
+                await ErrorResponse(HostNotAllowed(host=host))(scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
-    def _is_allowed(self, host: str) -> bool:
-        name, colon, port = host.rpartition(":")
-        name = (name if colon and port.isdecimal() else host).strip("[]").lower().rstrip(".")
-        return name in self._hosts or _ANY in self._hosts or _is_loopback(name)
+
+@lru_cache(8)
+def _is_allowed(given: bytes, hosts: frozenset[str]) -> bool:
+    host = given.decode("latin-1")
+    name, colon, port = host.rpartition(":")
+    name = (name if colon and port.isdecimal() else host).strip("[]").lower().rstrip(".")
+    return name in hosts or _ANY in hosts or _is_loopback(name)
 
 
-@lru_cache(64)
 def _is_loopback(name: str) -> bool:
     try:
         return ipaddress.ip_address(name).is_loopback

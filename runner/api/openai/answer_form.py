@@ -1,8 +1,6 @@
 """The form of a chat's answer, and the guide that keeps the answer to it."""
 
-from dataclasses import replace
-
-import msgspec
+from msgspec.structs import replace
 
 from engine.kinds import supports
 from errors.api import UnsupportedField
@@ -26,7 +24,7 @@ def with_answer_form(
     is_enforced = use is not None and use.is_enforced
     family = served.model.family
     if is_enforced and (family is None or family.calls is None):
-        family = GENERIC if family is None else msgspec.structs.replace(family, calls=GENERIC.calls)
+        family = GENERIC if family is None else replace(family, calls=GENERIC.calls)
     if family is None or (use is None and family.reasoning is None):
         return request
     budget = body.thinking_token_budget if family.reasoning is not None else None
@@ -45,5 +43,5 @@ def with_answer_form(
             name="thinking_token_budget", value=budget, engine_kind=served.engine_kind, remedy="leave it out"
         )
     if request.guide is not None:  # It has no place for reasoning.
-        form = msgspec.structs.replace(form, starts_in_reasoning=False)
+        form = replace(form, starts_in_reasoning=False)
     return replace(request, answer=form)

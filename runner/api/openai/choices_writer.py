@@ -1,6 +1,5 @@
 """Choices (completions and chat completions) in one document, or in events that end with ``[DONE]``."""
 
-import secrets
 import time
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from runner.api.openai.bodies import ChatBody, GenerationBody, StreamOptions
 from runner.api.openai.formats import Format
 from runner.api.openai.guides import error_field
 from runner.chat.families.parts import Content
+from runner.observability.request_id import random_id
 
 _encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
@@ -28,7 +28,7 @@ class ChoicesWriter:
     idle_event = COMMENT
 
     def __init__(self, body: GenerationBody, formatter: Format, model: str) -> None:
-        self.response_id = formatter.id_prefix + secrets.token_hex(12)
+        self.response_id = formatter.id_prefix + random_id(24)
         self.model = model
         self.fields = Fields("messages" if isinstance(body, ChatBody) else "prompt", error_field(body))
         self._options = body.stream_options or StreamOptions()

@@ -6,9 +6,9 @@ import math
 from array import array
 from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send

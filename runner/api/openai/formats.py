@@ -1,7 +1,6 @@
 """The two formats of an answer: completions and chat completions, whole or as events of a stream."""
 
 import re
-import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -28,6 +27,7 @@ from runner.chat.families.parts import CallArguments, CallStart, Content, Part, 
 from runner.detokenizer.plan import bytes_of_token
 from runner.detokenizer.stages import SPACE
 from runner.generation.text_decoder import ReportedToken
+from runner.observability.request_id import random_id
 
 _FINISH_REASONS = {None: None, "end": "stop", "stop": "stop", "length": "length"}
 """Finish reasons by ours: OpenAI has one name for the end of a text and a stop sequence."""
@@ -188,7 +188,7 @@ Format = ChatFormat | CompletionFormat
 
 
 def _call_id(start: CallStart) -> str:
-    return start.id or f"call_{secrets.token_hex(12)}"
+    return start.id or f"call_{random_id(24)}"
 
 
 def _calls(parts: Iterable[Part]) -> list[ToolCall]:

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 
-import msgspec
+from msgspec.structs import replace
 
 from engine.kinds import Capability, supports
 from engine.pooling import Pooling
@@ -49,7 +48,8 @@ def completion_requests(body: CompletionBody, served: Served) -> list[PromptRequ
         raise InvalidInput(name="echo", expected=expected, value=True)
     prompts = _prompts(body.prompt)
     first = _request(body, served, prompts[0], DEFAULT_COMPLETION_TOKENS, body.logprobs)
-    first = replace(first, is_echoed=bool(body.echo))
+    if body.echo:
+        first = replace(first, is_echoed=True)
     requests = []
     for number, prompt in enumerate(prompts):
         echo = ""
@@ -58,7 +58,7 @@ def completion_requests(body: CompletionBody, served: Served) -> list[PromptRequ
             echo = prompt if isinstance(prompt, str) else detokenizer.follow(prompt)
         request = first
         if number:
-            sampling = msgspec.structs.replace(first.sampling, seed=_seed(body))
+            sampling = replace(first.sampling, seed=_seed(body))
             request = replace(first, prompt=prompt, sampling=sampling)
         requests.append(PromptRequest(request, body.n or 1, echo))
     return requests
@@ -118,10 +118,10 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
     if body.top_logprobs and not body.logprobs:  # NOTE: vLLM's clients send its default, 0.
         raise InvalidInput(name="logprobs", expected="true where there is top_logprobs", value=body.logprobs)
     taken = take_images(body.messages, served, body.n or 1)
-    body = msgspec.structs.replace(body, messages=taken.messages)
+    body = replace(body, messages=taken.messages)
     use = tool_use(body, served.engine_kind)
     tools = callable_tools(body, use)
-    prompt = _prompt_with_effort(msgspec.structs.replace(body, tools=tools), served, taken.mark)
+    prompt = _prompt_with_effort(replace(body, tools=tools), served, taken.mark)
     top = (body.top_logprobs or 0) if body.logprobs else None
     default_max_tokens = body.max_completion_tokens or max(served.default_max_tokens, body.min_tokens or 0)
     request = _request(body, served, prompt, default_max_tokens, top)
@@ -134,16 +134,14 @@ def _prompt_with_effort(body: ChatBody, served: Served, image_mark: str) -> str:
     """Return the prompt with the body's effort, or without if the template refuses it (Qwen 3.8's)."""
     arguments = template_arguments(body, served.model.chat)
     try:
-        return chat_prompt(msgspec.structs.replace(body, chat_template_kwargs=arguments), served, image_mark)
+        return chat_prompt(replace(body, chat_template_kwargs=arguments), served, image_mark)
     except ChatTemplateRefused:
         given = body.chat_template_kwargs or {}
         if EFFORT not in (arguments or {}) or EFFORT in given:
             raise
         arguments = {name: value for name, value in (arguments or {}).items() if name != EFFORT}
         with suppress(ChatTemplateRefused):
-            return chat_prompt(
-                msgspec.structs.replace(body, chat_template_kwargs=arguments), served, image_mark
-            )
+            return chat_prompt(replace(body, chat_template_kwargs=arguments), served, image_mark)
         raise
 
 
@@ -198,7 +196,7 @@ def _request(
 def _sampling(body: GenerationBody, served: Served) -> Sampling:
     given = {name: value for name in PARAMETERS if (value := getattr(body, name)) is not None}
     bias, seed = _logit_bias(body.logit_bias or {}), _seed(body)
-    return msgspec.structs.replace(served.sampling, **core_values(given), logit_bias=bias, seed=seed)
+    return replace(served.sampling, **core_values(given), logit_bias=bias, seed=seed)
 
 
 def _seed(body: GenerationBody) -> int:

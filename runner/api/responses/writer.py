@@ -1,6 +1,5 @@
 """Answers of the Responses API: a response, or a stream of events with sequence numbers."""
 
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -15,6 +14,7 @@ from runner.api.openai.answers import OutputTokens
 from runner.api.responses import answers
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.responses.to_chat import fields_of, namespaces
+from runner.observability.request_id import random_id
 
 _encode = msgspec.json.Encoder().encode
 _IDS = {"text": "msg_", "reasoning": "rs_", "call": "fc_"}
@@ -37,7 +37,7 @@ class ResponsesWriter:
 
     def __init__(self, body: ResponsesBody, model: str, *, is_large: bool) -> None:
         """Initialize. ``is_large``: large parts of the body are not kept, to be repeated in the answer."""
-        self.response_id = f"resp_{secrets.token_hex(12)}"
+        self.response_id = f"resp_{random_id(24)}"
         self.model = model
         self.fields = fields_of(body)
         self._response = _opening(body, self.response_id, model, is_large=is_large)

@@ -119,5 +119,5 @@ async def test_no_stream_is_kept_alive_if_the_setting_is_0() -> None:
     """An error before the first token then has its own status, whenever it happens."""
 
     streams = IdleStreams(0)
-    with streams.watch(cast(Stream, None)):
-        assert len(asyncio.all_tasks()) == 1
+    streams.watch(cast(Stream, None))
+    assert len(asyncio.all_tasks()) == 1

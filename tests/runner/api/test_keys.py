@@ -1,10 +1,10 @@
 """Keys are wanted where something is told; a call knows the client's, which bounds its priority."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from errors.requests import InvalidInput
 from runner.engines.protocol.messages import Sampling

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from engine.directory import load
 from errors.requests import InvalidInput, PromptTooLong
@@ -180,7 +181,9 @@ async def test_all_texts_of_a_call_have_a_limited_number_of_prompt_tokens(
 
     async def read(*prompts: tuple[int, int]) -> int:
         first = GenerationRequest([5] * prompts[0][0], 3, 0, (), GREEDY)
-        requests = [PromptRequest(replace(first, prompt=[5] * size), count) for size, count in prompts]
+        requests = [
+            PromptRequest(structs.replace(first, prompt=[5] * size), count) for size, count in prompts
+        ]
         async with connected(served) as client:
             generations = Generations()
             await generations.add(requests, lambda each: Generation(each, served.facts, client))
@@ -216,7 +219,7 @@ async def test_others_have_their_turn_between_the_texts_of_a_call(
     monkeypatch.setattr(Tokenizing, "encode_short", tokenize)
     async with connected(served) as client:
         first = GenerationRequest("", 1, 0, (), GREEDY)
-        requests = [PromptRequest(replace(first, prompt=f"text {number}"), 1) for number in range(40)]
+        requests = [PromptRequest(structs.replace(first, prompt=f"text {number}"), 1) for number in range(40)]
         generations = Generations()
         await generations.add(requests, lambda each: Generation(each, served.facts, client))
         other = asyncio.create_task(count_turns())

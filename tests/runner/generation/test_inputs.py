@@ -1,7 +1,8 @@
 """What a request becomes for the engine server."""
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from runner.engines.protocol.messages import Sampling
 from runner.generation.inputs import submit_message

@@ -4,10 +4,10 @@ import asyncio
 import random
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
+from msgspec.structs import replace
 from tokenizers import Tokenizer
 
 from errors.requests import PromptTooLong
