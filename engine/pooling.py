@@ -46,7 +46,6 @@ class Pooling:
         return min(tokens, self.max_tokens or tokens)
 
     def allows(self, size: int) -> bool:
-        """Return True if vectors can have this size."""
         return size == self.size or (
             self.shorter is not None and 0 < size < self.size and (not self.shorter or size in self.shorter)
         )

@@ -42,7 +42,6 @@ class Stack:
 
     @property
     def session(self) -> int:
-        """The process session that all its processes are in."""
         return self.server.pid
 
 

@@ -172,7 +172,6 @@ class ServingMemory:
 def serving_memory(
     shape: ModelShape, precision: Precision, split: Parallelism, limits: Limits
 ) -> ServingMemory:
-    """Return the memory of the largest rank."""
     of_token = kv_bytes_per_token(shape, precision, split)
     return ServingMemory(
         weight_bytes=rank_weight_bytes(shape, precision, split),

@@ -27,7 +27,6 @@ class Layout:
         self.write("oci-layout", {"imageLayoutVersion": "1.0.0"})
 
     def blob(self, document: dict[str, Any], kind: str) -> dict[str, Any]:
-        """Store a document; returns its descriptor."""
         text = json.dumps(document, indent=2, sort_keys=True).encode()
         digest = hashlib.sha256(text).hexdigest()
         self._path(digest).write_bytes(text)

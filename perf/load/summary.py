@@ -93,7 +93,6 @@ def summarize(run: Run, slo: Mapping[str, float] | None = None) -> Summary:
 
 
 def _warnings(run: Run) -> Iterable[str]:
-    """Yield what makes the figures doubtful."""
     late_s = max((record.sent_s - record.scheduled_s for record in run.records), default=0.0)
     if late_s > _LATE_S:
         yield (

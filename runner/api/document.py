@@ -77,7 +77,6 @@ _FIELDS_OF: dict[Capability, tuple[str, ...]] = {
 
 
 def make_document(served: Served) -> dict[str, Any]:
-    """Return an OpenAPI 3.1 document."""
     operations = [each for each in _OPERATIONS if _is_offered(each[1], served)]
     types = {kind for *_, body, answer in operations for kind in (body, answer) if kind} | {ErrorAnswer}
     ordered = sorted(types, key=str)

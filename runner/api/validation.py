@@ -254,7 +254,6 @@ def _is_within_limits(value: Any, kind: inspect.Type) -> bool:
 
 
 def _describe(kind: inspect.Type) -> str:
-    """Describe what a value must be."""
     match kind:
         case inspect.Metadata() | inspect.UnionType():
             alternatives = [each for each in _alternatives(kind) if not isinstance(each, inspect.NoneType)]

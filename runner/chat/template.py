@@ -42,7 +42,6 @@ class ChatTemplate:
 
     @property
     def text(self) -> str:
-        """Source of all its Jinja templates."""
         return "\n".join(self._sources.values())
 
     def render(

@@ -37,7 +37,6 @@ class PartsDecoder:
 
     @property
     def stop_sequence(self) -> str | None:
-        """Stop sequence that ended the answer."""
         return self._special.named(self._stop.matched)
 
     @property

@@ -38,7 +38,6 @@ class TextDecoder:
 
     @property
     def stop_sequence(self) -> str | None:
-        """Stop sequence that ended the text."""
         return self._special.named(self._stop.matched)
 
     @property

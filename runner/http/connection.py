@@ -276,7 +276,6 @@ class HTTPConnection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of answers that the client has not read."""
         return self.transport.get_write_buffer_size()
 
     def abort(self) -> None:

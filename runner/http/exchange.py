@@ -202,7 +202,6 @@ class Exchange:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of answers that the client has not read."""
         return self._connection.transport.get_write_buffer_size()
 
     def abort(self) -> None:

@@ -43,7 +43,6 @@ class Meter:
                     self.set(metric, 0.0, *child)
 
     def add(self, metric: Metric, amount: float = 1, *labels: str) -> None:
-        """Add to a counter or gauge."""
         self.cells[PLACES[metric.name, labels] if labels else metric.start] += amount
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:

@@ -218,6 +218,5 @@ class TritonPythonModel:
 
 
 def _parameters(model_config: dict[str, Any]) -> dict[str, str]:
-    """Return the model's parameters that have a value."""
     pairs = ((key, value["string_value"]) for key, value in model_config["parameters"].items())
     return {key: value for key, value in pairs if value}

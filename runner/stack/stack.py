@@ -130,7 +130,6 @@ class EngineStack:
         self.requests = Admission(await self._exits.enter_async_context(client))
 
     async def _start_engine_server(self, engine: Engine, rendered: Rendered) -> EngineClient:
-        """Start the engine server and return this process's client of it."""
         settings, engine_kind = self._settings, engine.manifest.engine_kind
         options = {**rendered.options, **settings.node_options(rendered.start_timeout_s)}
         if settings.kv_events_config is not None:

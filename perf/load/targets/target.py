@@ -59,7 +59,6 @@ class Posting(Target):
 
 
 def refusal(response: Response) -> Answer:
-    """Read an answer with another status."""
     text = " ".join(response.body.decode(errors="replace").split())[:_QUOTED_CHARACTERS]
     outcome: Outcome = "busy" if response.status in BUSY_STATUSES else "failed"
     return Answer(outcome=outcome, error=f"HTTP {response.status}: {text}")

@@ -26,7 +26,6 @@ _CHOICES = {bodies.AnyTool: "required", bodies.NoTool: "none"}
 
 
 def fields_of(body: bodies.CountTokensBody) -> Fields:
-    """Return the fields' names for errors."""
     if body.output_config is not None and body.output_config.format is not None:
         return Fields("messages", "output_config.format", _NAMES)
     return Fields("messages", "tools" if body.tools else "thinking", _NAMES)

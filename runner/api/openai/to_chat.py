@@ -15,14 +15,11 @@ def joined(content: str | Iterable[Any]) -> str | list[Object]:
     if not any(hasattr(each, "image_url") for each in parts):
         return "\n".join(each.text for each in parts)
     return [
-        image_part(each.image_url) if hasattr(each, "image_url") else {"type": "text", "text": each.text}
+        {"type": "image_url", "image_url": {"url": each.image_url}}
+        if hasattr(each, "image_url")
+        else {"type": "text", "text": each.text}
         for each in parts
     ]
-
-
-def image_part(url: str) -> Object:
-    """Return an image as a part of a chat's message."""
-    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def format_by(schema: Object, name: str = "output") -> Object:
@@ -31,7 +28,6 @@ def format_by(schema: Object, name: str = "output") -> Object:
 
 
 def call_of(call_id: str, name: str, arguments: CallArguments) -> Object:
-    """Return a call of a tool as a chat has it."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

@@ -89,7 +89,6 @@ class ResponsesWriter:
         return [self._item(each, each.text, self._status(each)) for each in self._blocks.all]
 
     def _status(self, block: Block) -> str:
-        """Return the status of a block that has ended."""
         return "incomplete" if self._is_cut and block is self._blocks.all[-1] else "completed"
 
     def _written(self, steps: Iterable[Step]) -> bytes:

@@ -85,7 +85,6 @@ class RouterProtocol:
         return _json({} if config is None else event_sources(config, self._ready.num_replicas))
 
     def families(self, readings: Sequence[Reading]) -> Iterable[Family]:
-        """Return the metrics."""
         return router_families(readings, self._served.names[0], self._ready, self._statistics())
 
     @property

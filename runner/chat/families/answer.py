@@ -52,5 +52,4 @@ class AnswerReader:
         return self._reader.take_parts()
 
     def _read(self) -> Reading[None]:
-        """Read the whole answer."""
         raise NotImplementedError

@@ -111,7 +111,6 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
         return reader.is_ended and any(each.startswith(rest) for each in begins)
 
     def _is_text(self, reader: Reader) -> Reading[bool | None]:
-        """Read the type of a value, if there is one."""
         if not (yield from reader.marker(self.type_begin)):
             return None
         pieces: list[str] = []

@@ -206,5 +206,4 @@ def _reasoning_part(text: str) -> Reasoning | None:
 
 
 def answer_reader(form: AnswerForm, tokenizer: Tokenizer) -> AnswerReader:
-    """Make the reader of answers of the form's family."""
     return (HarmonyAnswer if form.family.has_channels else MarkedAnswer)(form, tokenizer)

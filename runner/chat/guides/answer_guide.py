@@ -56,7 +56,6 @@ def answer_guide(
 
 
 def _thought(rules: Rules, reasoning: Span, budget: int | None) -> str:
-    """Return a rule for reasoning and its end."""
     end = rules.marker(reasoning.end)
     if budget == 0:
         return end
@@ -75,7 +74,6 @@ def _content(
     then: Guide | None,
     wrappers: Sequence[Span],
 ) -> str:
-    """Return a rule for what follows the reasoning."""
     of_tokens = [each for each in wrappers if rules.is_token(each.begin)]
     guided = "" if then is None else _wrapped(rules, rules.part("the guide", then), of_tokens or wrappers)
     if syntax is None or tools is None:
@@ -101,7 +99,6 @@ def _wrapped(rules: Rules, content: str, wrappers: Iterable[Span]) -> str:
 
 
 def _optional(rules: Rules, syntax: CallSyntax, calls: Calls, tools: ToolUse) -> str:
-    """Return a rule for text with calls in it."""
     text = rules.text(bare=syntax.bare)
     alternatives = []
     for index, begin in enumerate(syntax.begins):

@@ -66,7 +66,6 @@ class Follower:
 
     @property
     def grammar(self) -> str:
-        """Return the grammar for llguidance."""
         return self._compiled.grammar
 
     @property

@@ -116,7 +116,6 @@ class Requests:
         return request
 
     def submit(self, request: Request) -> None:
-        """Start the request."""
         submit = request.submit
         self._metrics.submitted(submit.sent_s, request.arrival_s)
         if not self._running:

@@ -193,7 +193,6 @@ class TritonConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _status_of(self, headers: bytes) -> tuple[int, str]:
-        """Return the status and its message in encoded headers."""
         if (known := self._statuses.get(headers)) is not None:
             return known
         fields = dict(self._decoder.decode(headers, raw=True))

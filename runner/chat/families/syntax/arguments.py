@@ -161,7 +161,6 @@ class ArgumentsWriter:
         self._emit(json_)
 
     def close(self) -> None:
-        """End the arguments."""
         if self._wrapped is not None:
             made = json_of(self._wrapped, _OBJECT, _OBJECT)
             if made.startswith("{") and json.loads(made).keys() <= self._names:

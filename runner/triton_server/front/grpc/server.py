@@ -121,7 +121,6 @@ class GRPCConnection(HTTP2Connection):
         return not self.calls
 
     def call_that_gives_way(self) -> ClientCall | None:
-        """Return the last call that may give way."""
         return next((each for each in reversed(self.calls.values()) if each.gives_way), None)
 
     def abort(self) -> None:
