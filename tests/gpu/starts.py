@@ -29,12 +29,13 @@ from tests.gpu.nodes import complete
 
 _MARKS = {
     "core": r"Initializing a V1 LLM engine",
-    "loading": r"Starting to load model",
-    "weights": r"Model loading took",
-    "compiled": r"torch\.compile took|Directly load the compiled graph|Compiling a graph for",
-    "KV cache": r"GPU KV cache size",
+    "weights": r"Loading weights took",
+    "model": r"Model loading took",
+    "compiled": r"torch\.compile took|Directly load|Compiling a graph for|and initial profiling/warmup",
+    "KV cache": r"KV cache size: ",
     "graphs": r"Graph capturing finished",
     "engine": r"init engine \(profile",
+    "engine server": r"engine ready: Ready",
 }
 """Lines of vLLM's log that end a part of a start; the last one of each counts."""
 _BLOCK_BYTES = 16 << 20
