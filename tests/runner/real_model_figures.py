@@ -2,7 +2,8 @@
 
     .venv/bin/python -m tests.runner.real_model_figures [--rounds 5] [--streams 16]
 
-The servers take turns, and one runs at a time: start, memory, one stream at a time, then many together. All
+The servers take turns, and one runs at a time: start, memory, one stream at a time, many together, an answer
+with a schema, and a stream after four long ones were cancelled: without cancellation it would be slower. All
 have the OpenAI-compatible API and answer greedily.
 """
 
@@ -43,7 +44,16 @@ server = xllamacpp.Server(params)
 print(server.listening_address, flush=True)
 sys.stdin.read()
 """
-_HEAD = ("", "start, s", "memory, MB", "first token, ms", "tokens/s", "tokens/s, together")
+_HEAD = (
+    *("", "start, s", "memory, MB", "first token, ms", "tokens/s", "tokens/s, together"),
+    *("tokens/s after cancelled ones", "guided"),
+)
+_SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "old": {"type": "boolean"}},
+    "required": ["name", "old"],
+    "additionalProperties": False,
+}
 
 
 @dataclass
@@ -54,6 +64,10 @@ class Figures:
     rates: list[float] = field(default_factory=list)
     together: list[float] = field(default_factory=list)
     texts: set[str] = field(default_factory=set)
+    after_cancelled: list[float] = field(default_factory=list)
+    """Rate of a stream after others were cancelled, as a share of that without."""
+    guided: list[bool] = field(default_factory=list)
+    """True for each answer that follows its schema."""
 
     def cells(self) -> list[str]:
         return [
@@ -62,6 +76,8 @@ class Figures:
             f"{median(self.first_ms):.0f}",
             f"{median(self.rates):.1f}",
             f"{median(self.together):.1f}",
+            f"x {median(self.after_cancelled):.2f}",
+            f"{sum(self.guided)} of {len(self.guided)}",
         ]
 
 
@@ -124,6 +140,26 @@ def answer(url: str, question: str) -> tuple[str, list[float]]:
     return text, times
 
 
+def cancel(url: str) -> None:
+    """Begin a long answer and disconnect at its first text."""
+    body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 1500, "stream": True}
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=600) as response:
+        next(line for line in response.iter_lines() if '"content":"' in line)
+
+
+def follows_schema(url: str) -> bool:
+    """Ask for an object of a schema. Return True if the answer is one."""
+    form = {"type": "json_schema", "json_schema": {"name": "whale", "schema": _SCHEMA}}
+    question = {"role": "user", "content": "Invent a whale: its name, and whether it is old."}
+    body = {"messages": [question], "max_tokens": 200, "response_format": form}
+    answered = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=600).json()
+    try:
+        found = json.loads(answered["choices"][0]["message"]["content"])
+        return sorted(found) == ["name", "old"] and isinstance(found["old"], bool)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
 def measure(url: str, pids: list[int], figures: Figures, streams: int) -> None:
     answer(url, "Say hello.")
     for _ in range(2):
@@ -137,6 +173,11 @@ def measure(url: str, pids: list[int], figures: Figures, streams: int) -> None:
         list(pool.map(lambda question: answer(url, question), questions))
     figures.together.append(streams * TOKENS / (time.perf_counter() - start_s))
     figures.memory_mb.append(memory_mb(pids))
+    figures.guided.append(follows_schema(url))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(cancel, [url] * 4))
+    _, times = answer(url, QUESTION)
+    figures.after_cancelled.append((TOKENS - 1) / (times[-1] - times[0]) / median(figures.rates[-2:]))
 
 
 def main() -> None:
