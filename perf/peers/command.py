@@ -70,8 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     options.result.write_text(json.dumps([asdict(each) for each in rows], indent=1))
                 if time.monotonic() > end_s:
                     break
-    print(f"\n{machine()}; {', '.join(each.kind for each in engines.values())}; {options.rounds} rounds")
-    print(f"\n{report(rows, next(iter(endpoints)))}")
+            kinds = ", ".join(each.kind for each in engines.values())
+            print(f"\n{machine()}; {kinds}; {rows[-1].round + 1} rounds")
+            print(f"\n{report(rows, next(iter(endpoints)))}", flush=True)
     return 1 if any(row.not_served for row in rows) else 0
 
 
