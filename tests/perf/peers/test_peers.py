@@ -47,6 +47,9 @@ def test_our_servers_are_compared_on_two_engines(tmp_path: Path, capsys: pytest.
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert len(rows) == 8
     assert all(row["cpu_s"] and row["summary"]["output_tokens"] == 16 * 16 for row in rows)
+    few = ["--engine", str(fast), "--servers", "api-1", "--workloads", "4x20x16", "--rounds", "9"]
+    assert main(["peers", *few, "--limit-s", "0"]) == 0
+    assert "; 1 rounds" in capsys.readouterr().out
 
 
 ENGINE = Engine(Path(), "vllm", "", Path(), vocab_size=4)
