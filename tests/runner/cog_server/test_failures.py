@@ -24,6 +24,26 @@ pytestmark = pytest.mark.servers
 QUESTION = "What is machine learning?"
 
 
+def test_while_the_engine_is_down_the_server_is_unhealthy_and_says_why(tmp_path: Path) -> None:
+    server = CogUnderTest(make_paced_model(tmp_path / "model", 200), tmp_path)
+    try:
+        assert server.status() == "READY"
+        (pace,) = (tmp_path / "cache" / "engines").glob("*/paced.json")
+        pace.rename(pace.with_name("away.json"))
+        (engine,) = engine_pids(server.triton_http_port)
+        os.kill(engine, signal.SIGKILL)
+        wait_until(lambda: server.status() == "UNHEALTHY")
+        prediction = server.predict(prompt=QUESTION, max_tokens=3)
+        assert prediction["status"] == "failed"
+        assert "E2107 EngineCrashed" in prediction["error"]
+        pace.with_name("away.json").rename(pace)
+        wait_until(lambda: server.status() == "READY")
+        prediction = server.predict(prompt=QUESTION, max_tokens=3)
+        assert "".join(prediction["output"]) == server.model.expected_text(QUESTION, 3)
+    finally:
+        server.close()
+
+
 def test_a_setup_that_fails_is_one_coded_sentence_in_the_health(tmp_path: Path) -> None:
     model = make_paced_model(tmp_path / "model", 200)
     server = CogUnderTest(model, tmp_path, wait=False, TRITON_TIMEOUT="never")

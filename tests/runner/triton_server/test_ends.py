@@ -11,6 +11,7 @@ import pytest
 
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
+from errors.triton import ServerStopping
 from runner.engines.paced.faults import FAULT_SEEDS, VARIABLE
 from runner.engines.protocol.messages import Sampling
 from runner.generation.request import GenerationRequest
@@ -21,6 +22,7 @@ from tests.runner.running import QUESTION, Running, answer, is_healthy
 from tests.runner.servers import (
     TritonUnderTest,
     assert_ended,
+    engine_pids,
     wait_until,
 )
 
@@ -98,6 +100,28 @@ def test_a_triton_that_fails_often_is_always_started_again_and_an_engine_is_give
         assert not server.service.unrecoverable.is_set()
         os.kill(server.engine_pid(), signal.SIGKILL)
         wait_until(server.service.unrecoverable.is_set)
+
+
+def test_stopping_lets_requests_end_refuses_others_and_ends_those_that_take_too_long(
+    model: PacedModel, tmp_path: Path
+) -> None:
+    with closing(TritonUnderTest(model, tmp_path, STOP_GRACE_PERIOD="1")) as server:
+        long, short = Running(server), Running(server, 20)
+
+        async def drain() -> None:
+            draining = asyncio.ensure_future(server.service.drain())
+            await asyncio.sleep(0)
+            assert not await server.service.is_healthy()
+            with pytest.raises(ServerStopping):
+                async for _ in Running.request(server, 3).text():
+                    pass
+            assert await short.read_all() == model.expected_text(QUESTION, 20)
+            with pytest.raises(ServerStopping, match="grace period of 1 s is over"):
+                await long.read_all()
+            await draining
+
+        server.run(drain())
+    assert engine_pids(server.http_port) == []
 
 
 def test_closing_while_requests_run_ends_them_and_leaves_nothing(model: PacedModel, tmp_path: Path) -> None:

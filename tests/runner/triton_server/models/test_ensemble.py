@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -56,6 +57,16 @@ def test_characters_of_several_tokens_are_never_torn(triton: TritonUnderTest, pr
     assert "\ufffd" not in text_of(stream)
 
 
+def test_streams_at_the_same_time_never_mix(triton: TritonUnderTest) -> None:
+    def one(number: int) -> str:
+        body = {"text_input": f"漢{number}字👍{number}.", "max_tokens": 70, "stream": True}
+        return text_of(triton.stream(f"{ENSEMBLE}/generate_stream", body))
+
+    with ThreadPoolExecutor(24) as pool:
+        texts = list(pool.map(one, range(48)))
+    assert texts == [triton.model.expected_text(f"漢{number}字👍{number}.", 70) for number in range(48)]
+
+
 def test_the_streaming_grpc_client_of_others_documents_is_served(triton: TritonUnderTest) -> None:
     """Its tensors as that client makes them: [[...]]-shaped, max_tokens unsigned, blank words."""
     blank = np.array([[""]], object)
@@ -69,6 +80,28 @@ def test_the_streaming_grpc_client_of_others_documents_is_served(triton: TritonU
         )
         text = b"".join(outputs["text_output"][0] for outputs in stream.receive_all()).decode()
     assert text == triton.model.expected_text(QUESTION, 30)
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"max_tokens": 0}, "E1103"),
+        ({"text_input": ""}, "E1103"),
+        ({"text_input": "x" * 5000}, "E1002"),
+        ({"temperature": -1.0}, "E1103"),
+        ({"beam_width": 2}, "E1104"),
+    ],
+)
+@pytest.mark.parametrize("form", ["generate", "generate_stream"])
+def test_a_wrong_request_is_told_its_code_and_the_next_is_served(
+    triton: TritonUnderTest, form: str, more: dict[str, object], code: str
+) -> None:
+    body = {"text_input": QUESTION, "max_tokens": 5, "stream": form == "generate_stream", **more}
+    response = triton.post(f"{ENSEMBLE}/{form}", body)
+    assert response.status_code == 400
+    assert code in response.text
+    good = triton.post(f"{ENSEMBLE}/generate", {"text_input": QUESTION, "max_tokens": 5})
+    assert good.json()["text_output"] == triton.model.expected_text(QUESTION, 5)
 
 
 def test_every_optional_input_is_taken(triton: TritonUnderTest) -> None:
