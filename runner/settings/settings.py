@@ -137,8 +137,8 @@ class Settings(APISettings, BaseModel):
     triton_start_timeout_s: Seconds = variable(
         "TRITON_START_TIMEOUT",
         300.0,
-        "maximum seconds until Triton is ready, including the loading of the engine; also for its front and "
-        "the OpenAI-compatible API",
+        "maximum seconds until Triton is ready once the engine is loaded, or, with NVIDIA's C++ backend, "
+        "including that; also for its front, the OpenAI-compatible API and the Dynamo worker",
     )
     triton_hang_timeout_s: float = variable(
         "TRITON_HANG_TIMEOUT",
@@ -212,8 +212,8 @@ class Settings(APISettings, BaseModel):
     kv_events: ZmqEndpoint | None = variable(
         "KV_EVENTS",
         None,
-        "ZeroMQ endpoint for events of the KV cache in vLLM's form (kinds vllm, paced); the engine listens "
-        "at tcp://*:PORT and ipc:///PATH, and connects to others; default: no events",
+        "ZeroMQ endpoint for events of the KV cache in vLLM's form (of vllm, tensorrt_llm_pytorch, paced): "
+        "it listens at tcp://*:PORT and ipc:///PATH, and connects to others; default: no events",
     )
     kv_events_replay: ZmqEndpoint | None = variable(
         "KV_EVENTS_REPLAY", None, "beside KV_EVENTS: ZeroMQ endpoint for missed events"

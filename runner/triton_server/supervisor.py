@@ -23,10 +23,8 @@ _ENDED_STUB_S = 5.0
 """Time for Triton to notice by itself that a stub has ended, while it starts."""
 _CRASHED_S = 2.0
 """Time for a Triton that has caught a crash to end."""
-_SLOT_READY = "cog_triton.slot: engine ready"
-"""Words of the slot's log at the end of its start."""
 _LOADED_S = 60.0
-"""Time after that for Triton to notice: it takes milliseconds."""
+"""Time for Triton to load its models once the engine serves: it takes seconds."""
 _SHOWN_ERROR_LINES = 3
 _ERROR_LINE = re.compile(r"E\d{4} |error:|terminate called")
 _CRASH = re.compile(r"Signal \((?:6|11)\) received\.")
@@ -64,23 +62,26 @@ class TritonServer(SupervisedProcess):
         self._stubs: dict[int, str] | None = None
         self._starting_stubs = StartingStubs()
         self._crashed_s: float | None = None
-        self._slot_ready_s: float | None = None
+        self._has_engine = has_engine
+        self._loading_s: float | None = None
+        self._is_first_try = True
         self._is_stuck = False
 
     async def launch(self) -> None:
         self._starting_stubs, self._crashed_s = StartingStubs(), None
-        self._slot_ready_s, self._is_stuck = None, False
+        self._loading_s, self._is_stuck = None, False
         if self.restarts:
             self._on_restart()
         await self.child.launch(self._command.words(), mpi_environment(self._command.install.environment()))
 
     async def _try_start(self) -> None:
-        """Twice if it aborts, has lost a stub or misses its message: none says anything about the engine.
+        """Start it, and once more if it aborts, loses a stub or goes on loading without end.
 
-        On an overloaded machine Triton's Python backend may not get a lock, or a stub's sign of life, within
-        the second that it waits, or never take the message that a stub is ready; and the kernel may have
-        killed a stub.
+        None of these says anything about the engine. On an overloaded machine Triton's Python backend may not
+        get a lock, or a stub's sign of life, within the second that it waits, or never take the message that
+        a stub is ready; and the kernel may have killed a stub.
         """
+        self._is_first_try = True
         try:
             await super()._try_start()
         except CodedError as exc:
@@ -89,6 +90,7 @@ class TritonServer(SupervisedProcess):
             if self.child.returncode != -signal.SIGABRT and not has_lost_stub and not self._is_stuck:
                 raise
             self._log(f"{exc.sentence}; it is started once more")
+            self._is_first_try = False
             await super()._try_start()
 
     async def is_ready(self) -> bool:
@@ -98,19 +100,20 @@ class TritonServer(SupervisedProcess):
             self._remove_shared_memory()
         elif self.pid is not None and (ended := self._starting_stubs.find_ended(self.pid)) is not None:
             raise self._start_error(ended)
-        elif self._misses_slot():
+        elif self._loads_too_long():
             self._is_stuck = True
-            raise self._start_error(f"it did not notice within {_LOADED_S:g} s that the slot is ready")
+            reason = f"it went on {self.start_phase()} for {_LOADED_S:g} s although the engine was ready"
+            raise self._start_error(reason)
         return is_ready
 
-    def _misses_slot(self) -> bool:
-        """Return True if Triton has waited for the slot alone for long, although the slot is ready."""
-        is_slot_ready = any(_SLOT_READY in line for line in self.child.log_tail)
-        if not is_slot_ready or self.start_phase() != f"loading {SLOT}":
-            self._slot_ready_s = None
-        elif self._slot_ready_s is None:
-            self._slot_ready_s = time.monotonic()
-        return self._slot_ready_s is not None and time.monotonic() - self._slot_ready_s > _LOADED_S
+    def _loads_too_long(self) -> bool:
+        """Return True if models that need no engine have been loading for long. A second try may."""
+        waits_for_engine = self._has_engine or self.is_waiting()
+        if waits_for_engine or not self._is_first_try or not self.start_phase().startswith("loading"):
+            self._loading_s = None
+        elif self._loading_s is None:
+            self._loading_s = time.monotonic()
+        return self._loading_s is not None and time.monotonic() - self._loading_s > _LOADED_S
 
     def start_phase(self) -> str:
         events = [found.groups() for line in self.child.log_tail if (found := _LOADING.search(line))]
