@@ -42,9 +42,12 @@ class CoreProcess(SpawnProcess):
         """Call the function in the process and return its result; None if that failed."""
         from cloudpickle import dumps  # vLLM has it: the function is a lambda.
 
-        with suppress(EOFError, OSError):  # It was killed, which vLLM notices later.
+        try:
             self._connection.send_bytes(dumps(function))
             return self._connection.recv()
+        except (EOFError, OSError):  # It has ended: vLLM spawns another core.
+            self._connection.close()
+            return None
 
     def make(self, target: Any, name: str, kwargs: dict[str, Any]) -> SpawnProcess:
         """Return the process that vLLM asks for: this one, unless it has to be another."""

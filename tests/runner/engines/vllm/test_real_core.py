@@ -218,6 +218,8 @@ if sys.argv[3] == "the core":
 else:
     os.kill(core_process._process.pid, signal.SIGKILL)
 make_config(arguments)
+# vLLM spawns another core if this one has ended.
+assert core_process._process._connection.closed == (sys.argv[3] != "the core")
 core_process.release()
 assert list(Path(os.environ["VLLM_CACHE_ROOT"], "modelinfos").iterdir())
 """
