@@ -30,7 +30,10 @@ class Stack:
     server: CogServer
     start_s: float = 0.0
     """Time from the runner's start to READY."""
+    triton_port: int = 0
     triton_url: str = ""
+    triton_grpc: str = ""
+    """Host and port."""
     metrics_url: str = ""
     openai_url: str = ""
 
@@ -77,8 +80,8 @@ def whole_stack(
         server.wait_ready(timeout_s)
         start_s = time.monotonic() - started_s
         url = f"http://{HOST}"
-        urls = (f"{url}:{http}", f"{url}:{metrics}/metrics", f"{url}:{api}")
-        yield Stack(server, start_s, *urls)
+        urls = (f"{url}:{http}", f"{HOST}:{grpc}", f"{url}:{metrics}/metrics", f"{url}:{api}")
+        yield Stack(server, start_s, http, *urls)
 
 
 @contextmanager

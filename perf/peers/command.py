@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InvalidInput(name="rounds", expected="at least 1", value=options.rounds)
     if options.result and not options.result.absolute().parent.is_dir():
         raise InvalidInput(name="result", expected="a file in a folder that exists", value=options.result)
+    if not isinstance(options.arguments, dict) or (options.arguments and not options.model):
+        raise InvalidInput(name="arguments", expected="a JSON object, with --model", value=options.arguments)
     workloads = parse_workloads(options.workloads, None)
     rows: list[Row] = []
     end_s = time.monotonic() + options.limit_s
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if time.monotonic() > end_s:
                     break
             kinds = ", ".join(each.kind for each in engines.values())
-            print(f"\n{machine()}; {kinds}; {rows[-1].round + 1} rounds")
+            print(f"\n{machine()}; {kinds}; {rows[-1].round + 1} rounds begun")
             print(f"\n{report(rows, next(iter(endpoints)))}", flush=True)
     return 1 if any(row.not_served for row in rows) else 0
 
@@ -92,7 +94,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     limit_help = "end after the first measurement that ends later than this, servers' starts included"
     add("--limit-s", type=float, default=math.inf, metavar="SECONDS", help=limit_help)
     arguments_help = "vLLM's, for --model; with load_format dummy no text is known, and no weights are read"
-    add("--arguments", type=json.loads, default={}, metavar="JSON", help=arguments_help)
+    add("--arguments", type=json.loads, default={}, metavar="OBJECT", help=arguments_help)
     add("--seed", default="0", help="of the prompts")
     add("--work", type=Path, metavar="FOLDER", help="for engines, cache and logs; it is kept")
     add("--result", type=Path, metavar="FILE", help="write all figures as JSON")

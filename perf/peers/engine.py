@@ -71,7 +71,7 @@ def known_engine(
     ``more``: vLLM's arguments. With ``load_format: dummy`` vLLM makes other weights, and no token is known.
     """
     is_known = more.get("load_format") != "dummy"
-    model = folder / f"model-{shape}"
+    model = folder / (f"model-{shape}" if is_known else f"model-{shape}-dummy")
     if not (model / "tokenizer_config.json").exists():
         command = [python, "-m", "tests.standins.known_model", str(model), shape]
         command += [] if is_known else ["dummy"]

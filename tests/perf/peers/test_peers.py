@@ -49,7 +49,7 @@ def test_our_servers_are_compared_on_two_engines(tmp_path: Path, capsys: pytest.
     assert all(row["cpu_s"] and row["summary"]["output_tokens"] == 16 * 16 for row in rows)
     few = ["--engine", str(fast), "--servers", "api-1", "--workloads", "4x20x16", "--rounds", "9"]
     assert main(["peers", *few, "--limit-s", "0"]) == 0
-    assert "; 1 rounds" in capsys.readouterr().out
+    assert "; 1 rounds begun" in capsys.readouterr().out
 
 
 ENGINE = Engine(Path(), "vllm", "", Path(), vocab_size=4)
@@ -141,6 +141,8 @@ def test_the_standin_engine_fits_every_workload_but_those_for_a_gpu(tmp_path: Pa
         (["--engine-python", "/nowhere/python"], "engine-python must be the Python of an environment"),
         (["--workloads", "0x8x8"], "workloads must be some of 32, 256"),
         (["--engine", "a="], "engine must be"),
+        (["--model", "tiny", "--arguments", "[1]"], "arguments must be a JSON object, with --model"),
+        (["--arguments", '{"seed": 1}'], "arguments must be a JSON object, with --model"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(
