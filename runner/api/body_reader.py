@@ -55,7 +55,7 @@ class BodyReader:
             message = await request.receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
-            part, has_more = message["body"], message["more_body"]
+            part, has_more = message.get("body", b""), message.get("more_body", False)
             if len(content) + len(part) > self._max_bytes:
                 raise BodyTooLarge(max_bytes=self._max_bytes)
             bounds.feed(part)

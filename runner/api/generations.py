@@ -27,7 +27,7 @@ class RemoteImage:
     url: str
 
 
-class PromptRequest(msgspec.Struct, frozen=True):
+class PromptRequest(msgspec.Struct, frozen=True, eq=False):
     """One prompt with its parameters, of which ``count`` texts are wanted."""
 
     request: GenerationRequest

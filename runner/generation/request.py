@@ -23,7 +23,7 @@ def random_seed() -> int:
     return random.getrandbits(_SEED_BITS)
 
 
-class GenerationRequest(msgspec.Struct, frozen=True):
+class GenerationRequest(msgspec.Struct, frozen=True, eq=False):
     """A request with validated inputs. Lengths are in tokens."""
 
     prompt: str | Sequence[int]
