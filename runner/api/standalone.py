@@ -47,7 +47,10 @@ async def wait_for_triton(
 async def serve_alone(
     settings: Settings, engine: Engine, place: TritonAddress, log: Log, on_ready: Callable[[], None]
 ) -> None:
-    """Serve until a signal and STOP_GRACE_PERIOD. ``engine``: the tokenizer's folder. Raises a CodedError."""
+    """Serve until a signal. Requests in progress then have STOP_GRACE_PERIOD to end. Raises a CodedError.
+
+    ``engine``: the folder of the tokenizer.
+    """
     # NOTE: its own port names the folder of its files, as there is no Triton of ours.
     port = settings.openai_port
     own = {"engine_dir": engine.path, "weights": None, "model_id": None}

@@ -1,4 +1,8 @@
-"""The span of one call, the client's child and its generations' parent. Imported only with an endpoint."""
+"""The span of one call: child of the client's span (W3C ``traceparent``), parent of its generations' spans.
+
+Attributes follow OpenTelemetry's conventions for HTTP servers and generative AI. Only the ids of what the
+client sent are recorded. The module is imported only if an OTLP endpoint is set.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,9 @@
-"""Validation of a request's body. What msgspec refuses in a sentence, ``check_document`` describes."""
+"""Validation of a request's body: JSON, with the fields of its endpoint.
+
+msgspec reports a field that does not fit in a sentence only. So ``check_document`` describes it, once msgspec
+has refused a document: a valid request pays nothing for it. It follows the path at the end of the sentence,
+because a document may have hundreds of thousands of other values.
+"""
 
 import difflib
 import json
@@ -153,7 +158,11 @@ def check_document(document: object, kind: type, refusal: str = "") -> None:
 
 
 def _check(value: Any, kind: inspect.Type, name: str, path: Path) -> None:
-    """Check ``value`` at ``name``; ``path`` leads on. Without one, check all until something does not fit."""
+    """Check ``value`` at ``name``, its path in the document. Raises E1601 or E1005.
+
+    ``path``: the steps from there to the field that msgspec has refused. If it is None, everything is checked
+    until something does not fit.
+    """
     match kind:
         case inspect.Metadata():
             _check(value, kind.type, name, path)

@@ -1,4 +1,9 @@
-"""Control tokens in texts of a chat: while the template renders, placeholders of digits hide them."""
+"""Control tokens in the texts of a chat: hidden from the tokenizer while the template is rendered.
+
+What a client sends is given to the template with a placeholder for each control token in it. Every control
+token in the template's output is then the template's own, and the placeholders mark what has to stay plain
+text. A placeholder has digits only, so that no filter of a template changes it.
+"""
 
 import os
 import re
@@ -28,7 +33,10 @@ NONE = ControlTokens()
 
 
 class MarkedText(str):
-    """Prompt with ``plain`` parts, (start, end) in characters, that must not become control tokens."""
+    """Prompt of which some parts are plain text, though they look like control tokens.
+
+    ``plain``: the parts, as (start, end) in characters, in order, that must not become control tokens.
+    """
 
     plain: Sequence[tuple[int, int]]
 

@@ -1,4 +1,8 @@
-"""Form of the messages that a template gets, which ``learned_form`` finds by rendering short chats."""
+"""Form of the messages that a chat template gets: some templates refuse the form that others need.
+
+``learned_form`` finds it out by rendering probes: short chats of made-up words that have to appear in the
+prompt.
+"""
 
 import itertools
 import json

@@ -184,7 +184,10 @@ def _sent(fields: Message) -> Message:
 
 
 def _arguments(given: Any) -> dict[str, Any] | str:
-    """Return an object; else the text that the model wrote, maybe invalid or cut. Raises RecursionError."""
+    """Return the arguments of a call as an object. Raises RecursionError.
+
+    If they are no JSON object, return the text that the model wrote, which may be invalid or cut off.
+    """
     value = given or {}
     for _ in range(2):  # Some clients write JSON in JSON.
         if isinstance(value, str):

@@ -39,7 +39,10 @@ _LENGTH = struct.Struct("<I")
 
 
 class Sandbox:
-    """Process used by one thread at a time. It ends for exceeding a limit, with this object and with us."""
+    """Process used by one thread at a time.
+
+    It is ended for exceeding a limit, and when its socket closes: with this object, or with our process.
+    """
 
     def __init__(self, compile_: Compile, niceness: int = 0) -> None:
         self._compile = compile_

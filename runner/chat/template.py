@@ -1,4 +1,9 @@
-"""From messages to the prompt, as by ``apply_chat_template`` of ``transformers``, but in a sandbox."""
+"""Conversion of the messages of a chat to the model's prompt, by the tokenizer's own Jinja template.
+
+The result equals that of ``transformers`` (``apply_chat_template``): same environment, filters, globals and
+tags, and the special tokens by name. The template comes with the model, so it is rendered in a sandbox
+(``runner.chat.sandbox``).
+"""
 
 import itertools
 import json
@@ -42,6 +47,7 @@ class ChatTemplate:
 
     @property
     def text(self) -> str:
+        """Source of all its Jinja templates."""
         return "\n".join(self._sources.values())
 
     def render(

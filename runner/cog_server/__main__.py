@@ -1,4 +1,9 @@
-"""Cog's HTTP server, prepared for streams and a graceful shutdown: ``python -m runner.cog_server``."""
+"""Cog's HTTP server, prepared for streams and for a graceful shutdown: ``python -m runner.cog_server``.
+
+It takes the options of ``cog.server.http``, which it runs. Before that it prepares this process: ``shutdown``
+(how it ends), ``client_sockets`` (TCP_NODELAY and more for its connections), ``json_logs``, and
+``supervision.tuning``.
+"""
 
 import argparse
 import os

@@ -1,4 +1,7 @@
-"""With LOG_FORMAT=json: Cog's lines, and ours that Cog wraps, as flat JSON, without predictions' output."""
+"""Cog's log lines, and ours that Cog wraps into its own, as flat JSON objects, with LOG_FORMAT=json.
+
+The output of predictions is left out: it contains prompts, and callers get it as the prediction's ``logs``.
+"""
 
 import json
 import os

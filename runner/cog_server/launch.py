@@ -38,7 +38,10 @@ _SCRIPTS_OF_REQUESTS = "requests"
 
 
 def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return what Cog's server reads. Paths are absolute: it runs in a folder of its own."""
+    """Return the variables of Cog's server: which runner, which port, how many predictions at once.
+
+    Paths are absolute, because the server runs in a folder of its own.
+    """
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
     default_config = DEFAULT_CONFIG if Path(DEFAULT_CONFIG).is_file() else ""
     given = {CONFIG_VARIABLE: default_config, **os.environ}
@@ -111,7 +114,10 @@ class CogServer:
         self.stop()
 
     def wait_ready(self, timeout_s: float, on_wait: Callable[[], str] = lambda: "starting") -> None:
-        """Wait until Cog says READY; call ``on_wait``, which tells what it does. Raises a coded error."""
+        """Wait until Cog says READY. Raises the error of a failed setup, or E2106.
+
+        ``on_wait`` is called several times a second and returns what the server does, for E2106.
+        """
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             health = self.health()

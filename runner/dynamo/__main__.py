@@ -1,4 +1,9 @@
-"""A worker of NVIDIA Dynamo, in Dynamo's environment: one more client of the engine server."""
+"""A worker of NVIDIA Dynamo: one more client of the engine server.
+
+``runner.dynamo.supervisor`` starts it with the Python of Dynamo's environment. Dynamo's runtime, which is
+native code, takes the requests of Dynamo's front ends. At SIGTERM it leaves discovery, lets running requests
+end and ends the process.
+"""
 
 import asyncio
 import os

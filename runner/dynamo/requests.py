@@ -1,4 +1,8 @@
-"""Conversion of the requests of Dynamo's front ends, which tokenize and render, and of outputs to them."""
+"""Conversion of the requests of Dynamo's front ends to messages for the engine server, and of its outputs.
+
+A front end tokenizes, renders chat templates, detokenizes and finds stop texts. A request that was moved from
+another worker has its tokens so far in its prompt.
+"""
 
 from collections.abc import Mapping
 from typing import Any

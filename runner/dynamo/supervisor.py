@@ -101,7 +101,10 @@ class DynamoWorker(SupervisedProcess):
         return DynamoWorkerFailed(reason=reason, log_tail=self.child.last_lines())
 
     async def drain(self) -> None:
-        """Leave discovery, and let requests end for the grace period. Others go on at other workers."""
+        """Leave discovery, and let running requests end within the grace period.
+
+        Once ``stop`` has ended the process, front ends continue the other requests on another worker.
+        """
         await self.end_supervision()
         self.child.send_signal(signal.SIGTERM)
         await asyncio.wait(

@@ -62,7 +62,7 @@ class Adapters:
     ) -> None:
         """Initialize.
 
-        ``make``: the library's class. ``folder``: of the adapters that the engine carries; may be absent.
+        ``make``: the library's class. ``folder``: the adapters that the engine carries; it may be absent.
         ``keys``: the place of the limits in the build config, for errors. ``modules``: the model's modules
         that an adapter may change, by Hugging Face's names; None: any.
         """
@@ -81,7 +81,7 @@ class Adapters:
         """Lock of finding an adapter until its request counts as running."""
 
     def find(self, name: str) -> LoraRequest:
-        """Find the library's request for the adapter. Raises InvalidTensor for one that the engine lacks."""
+        """Return the library's request for the adapter. Raises E1103 if the engine does not have it."""
         found = self._carried.get(name) or self._loaded.get(name)
         if found is None:
             known = ", ".join((*self._carried, *self._loaded)) or "none"
@@ -151,7 +151,7 @@ class Adapters:
         return dict(self._digests)
 
     def by_state(self, running: Iterable[Running]) -> tuple[list[str], list[str]]:
-        """Return the names of adapters of requests that have begun, and of others."""
+        """Return the names of adapters of requests that have begun, and of requests that wait."""
         requests = [each for each in running if each.lora_name] if self.limit else []
         begun, waiting = (
             sorted({each.lora_name or "" for each in requests if each.has_begun is has_begun})

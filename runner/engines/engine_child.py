@@ -1,4 +1,9 @@
-"""A process of an engine beside the engine server: for Python's lock, or a rank. Both end together."""
+"""A process of an engine that does not run in the engine server itself, which starts it (``server.child``).
+
+It is used if the engine's loop needs Python's lock, or if the engine has a process (rank) per GPU. The
+arguments are its ``EngineStart`` and, for a rank, the Unix socket of ``server.ranks``. It ends when its
+socket closes: no engine outlives the engine server.
+"""
 
 import importlib
 import logging

@@ -1,4 +1,7 @@
-"""One request of an engine that samples here: its output, and what ends or restricts it, without tensors."""
+"""One request of an engine that samples here: its output, and the rules that end or restrict it.
+
+The rules are stop words, bad words, ``min_tokens`` and guides. The module is pure Python, without tensors.
+"""
 
 import hashlib
 import secrets

@@ -1,4 +1,9 @@
-"""Tokenizes a ``MarkedText``, whose plain parts go to a tokenizer of the same model without added tokens."""
+"""Tokenization of a ``MarkedText``: control tokens in its plain parts are tokenized like other text.
+
+A tokenizer cuts added tokens out of a text, and tokenizes each section between them. Here the same is done
+without the control tokens in plain parts: a second tokenizer, of the same model and without added tokens,
+gets each section.
+"""
 
 import copy
 import re

@@ -1,4 +1,8 @@
-"""Stop sequences with special tokens, which decoding leaves out: parts of others are read as surrogates."""
+"""Stop sequences with special tokens, which decoding leaves out of the text.
+
+A token that is a stop sequence by itself ends the text wherever the model generates it. One that is a part of
+a stop sequence is searched for as a character that no text has, a surrogate, which is not shown.
+"""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,8 @@
-"""The stop sequences of a request: limits, and an automaton that its texts share and make as they go."""
+"""The stop sequences of a request: their limits, and the automaton that finds them.
+
+The automaton is made state by state as a text reaches them, so that stop sequences cost memory only as far as
+a text follows them. All texts of a request share it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ class StopSequences(tuple[str, ...]):
 
     @cached_property
     def start(self) -> SearchState:
-        """State of the empty text."""
+        """Return the state of the empty text."""
         return SearchState(self, 0)
 
     @cached_property

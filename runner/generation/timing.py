@@ -45,5 +45,6 @@ class TimeBudget:
         return [(name, start, end) for name, start, end in edges if start is not None and end is not None]
 
     def phases(self) -> dict[str, float]:
+        """Return the seconds by phase."""
         known = {name: end - start for name, start, end in self.edges()}
         return {**known, "tokenize": self.tokenize_s, "detokenize": self.detokenize_s}

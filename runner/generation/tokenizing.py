@@ -1,4 +1,9 @@
-"""Tokenizes prompts of any length in bounded memory: few new characters at once, more in a thread's steps."""
+"""Tokenization of prompts of any length: no other request waits for it, and memory stays bounded.
+
+A text with few new characters is tokenized at once: pieces of earlier texts are known (``pieces``). A longer
+one is tokenized in a thread, a long one in steps there: between them other requests have their turn, and a
+cancelled request ends. A step has pieces or, where the tokenizer has none, an overlapping window.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,8 @@
-"""HTTP/1 on one connection, with bounds, beyond which a coded answer follows. Upgrades are ignored."""
+"""HTTP/1 on one connection, with bounds: of a request's head, its bytes on the wire, pipelined requests.
+
+What exceeds a bound gets a coded answer as soon as that is known, and does not reach the application. A
+request that offers to upgrade the connection (to HTTP/2, as Java's client does) is answered as any other.
+"""
 
 import asyncio
 import re

@@ -1,4 +1,8 @@
-"""The text of ``/metrics``: the runner's and the engine server's counts, and Triton's metrics if it is up."""
+"""The text of ``/metrics``: what the runner's processes and the engine server count, then Triton's metrics.
+
+Triton's metrics port has the engine server's metrics as well; here they come from the engine server alone, so
+that they are there while Triton is not.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

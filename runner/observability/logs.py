@@ -1,4 +1,8 @@
-"""The log, of text or (LOG_FORMAT) JSON, without prompts and outputs. The standard library is enough."""
+"""The log: lines of text or, with LOG_FORMAT=json, a JSON object a line with the id of its request.
+
+No line of ours has a prompt or an output in it. The module needs only the standard library, because the
+engine server, in the engine environment's Python, uses it too.
+"""
 
 import json
 import logging

@@ -30,7 +30,10 @@ class Meter:
     """Counts of one process. ``source``: its API, cog or openai, or the engine server's kind of engine."""
 
     def __init__(self, source: str, folder: Path | None = None, name: str = "") -> None:
-        """Initialize. No other process reads counts without a folder. ``name``: whose counts continue."""
+        """Initialize. Without a folder no other process can read the counts.
+
+        ``name``: the process's, by default its id. The next process of a name continues its counts.
+        """
         self._file: int | None = None
         if folder is not None:
             with suppress(OSError):  # On a full disk it counts for itself alone.

@@ -1,4 +1,9 @@
-"""All Prometheus metrics, as data, of which docs/observability.md is made. Standard library only."""
+"""All Prometheus metrics, as data. The table in docs/observability.md is generated from it.
+
+Each process counts in numbers of its own (``meter``), which ``samples`` reads; ``exposition`` shows them at
+``/metrics``, and ``runner.slot.triton_metrics`` the engine server's on Triton's metrics port. The module
+needs only the standard library, because the engine environment's Python imports it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ _ID_LINE = re.compile(rb"\r\nx-request-id:[ \t]*([^\r\n]*?)[ \t]*\r\n", re.IGNOR
 
 
 def random_id(num_digits: int) -> str:
-    """Return hexadecimal digits. They are no secret: ``secrets`` asks the kernel for each id."""
+    """Return random hexadecimal digits. They are no secret: ``secrets`` would ask the kernel for each id."""
     return f"{random.getrandbits(_DIGIT_BITS * num_digits):0{num_digits}x}"
 
 

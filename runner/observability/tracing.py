@@ -1,4 +1,9 @@
-"""OpenTelemetry traces of generations, without texts. Nothing is imported without an OTLP endpoint."""
+"""OpenTelemetry traces of generations. Without an OTLP endpoint nothing is imported or recorded.
+
+One trace holds the client's span, Cog's (or the OpenAI server's) and ours: W3C's ``traceparent`` comes from
+the client, is the current context when a generation is made, and goes on to Triton if that runs the engine.
+Attributes are those of OpenTelemetry's conventions for generative AI; texts are never among them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,10 @@ _NS = 1_000_000_000
 
 
 def open_tracing(url: str | None, service_name: str, model: str) -> Tracing | None:
-    """Open tracing to ``url``, if any, by the trace provider that Cog's worker has, or a new one."""
+    """Open tracing to the OTLP endpoint ``url``; None: no tracing.
+
+    Cog's worker has a trace provider already, which is then used; elsewhere one is made.
+    """
     if url is None:
         return None
     from opentelemetry import trace

@@ -31,7 +31,10 @@ def format_prompt(template: str, *, prompt: str, system_prompt: str, max_bytes: 
 
 
 def begins_turn_after(template: str) -> bool:
-    """Return True if the template ends the prompt's turn. Without text after it the model continues it."""
+    """Return True if the template ends the prompt's turn, so that the text after it begins another.
+
+    Without text after ``{prompt}`` the model continues the prompt.
+    """
     return not template.endswith("{prompt}")
 
 

@@ -1,4 +1,7 @@
-"""The server YAML (COG_TRITON_CONFIG), section ``instantiate``. E1006 suggests a key for an unknown one."""
+"""The server configuration YAML (COG_TRITON_CONFIG): the section ``instantiate``.
+
+An unknown key is E1006, which suggests the nearest known key.
+"""
 
 import difflib
 from collections.abc import Mapping

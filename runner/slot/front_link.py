@@ -15,7 +15,10 @@ log = logging.getLogger("cog_triton.slot")
 
 
 class FrontLink:
-    """A link of the relay's thread, to one front after the other. Sending waits for a front that is slow."""
+    """A link that the relay's thread alone uses. It connects when it is needed, and again to the next front.
+
+    Sending waits for a front that does not read: its supervisor ends such a front soon.
+    """
 
     def __init__(self, path: Path, model_version: str) -> None:
         self._path = path

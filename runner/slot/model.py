@@ -1,4 +1,8 @@
-"""The slot: the Triton Python model ``tensorrt_llm``, a client of the engine server in Triton's stub."""
+"""The slot: the Triton Python model ``tensorrt_llm``, a client of the engine server.
+
+It runs in Triton's stub process. A request becomes one or more output sequences; the relay sends the tokens
+of each to Triton's response sender.
+"""
 
 import itertools
 import json
@@ -147,7 +151,11 @@ class TritonPythonModel:
             self._relay.feed(self._ends([(request_id, exc)]))
 
     def _stop(self, call: Call) -> None:
-        """NVIDIA's ``stop`` input: cancel requests with this id, if any. It is also a health check."""
+        """Serve NVIDIA's ``stop`` input: cancel running requests with this id, and send an empty response.
+
+        Without such a request it does not involve the engine: the runner uses it as a health check.
+        Raises E1103 if there is no id.
+        """
         if not call.request_id:
             raise InvalidTensor(name="stop", expected="sent with a request id", value=True)
         self._engine.check_ready()
@@ -218,5 +226,6 @@ class TritonPythonModel:
 
 
 def _parameters(model_config: dict[str, Any]) -> dict[str, str]:
+    """Return the model's parameters that have a value."""
     pairs = ((key, value["string_value"]) for key, value in model_config["parameters"].items())
     return {key: value for key, value in pairs if value}

@@ -1,4 +1,9 @@
-"""Conversion of tensors of NVIDIA's contract to messages. What is invalid is E1103, unsupported E1104."""
+"""Conversion of a Triton request's tensors to engine messages: the slot's side of the tensor contract.
+
+The contract is that of NVIDIA's TensorRT-LLM backend (model ``tensorrt_llm``). Later names (``min_tokens``,
+``seed``) are accepted beside the earlier ones (``min_length``, ``random_seed``). Nothing is dropped silently:
+an input that the engine does not support is E1104, an invalid value E1103.
+"""
 
 from dataclasses import dataclass
 from typing import Any

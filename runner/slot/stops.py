@@ -1,4 +1,8 @@
-"""Calls that the front has stopped: Triton tells a Python model only when asked, and never an ensemble's."""
+"""Calls that the front of Triton has stopped, because their clients have disconnected.
+
+Triton tells a Python model of a disconnect only when asked, for each request anew. It never tells the models
+of an ensemble.
+"""
 
 from collections.abc import Mapping
 from typing import Any

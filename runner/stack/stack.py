@@ -1,4 +1,8 @@
-"""The processes behind the APIs: Triton, its front and, without NVIDIA's C++ backend, the engine server."""
+"""The processes behind the APIs: the engine server, Triton and its front.
+
+They start before the engine is complete. With NVIDIA's C++ backend in the slot there is no engine server:
+Triton holds the engine, and the processes start once it is complete.
+"""
 
 import asyncio
 import json
@@ -38,7 +42,10 @@ _CHUNK_FACTOR = 8
 
 
 class EngineStack:
-    """The processes: ``begin``, ``arrive`` with the whole engine, ``close``. ``on_restart``: Triton's."""
+    """The processes: call ``begin``, ``arrive`` once the engine is complete, and ``close`` at the end.
+
+    ``unrecoverable`` is set when failures were too many; ``on_restart`` is called for each restart of Triton.
+    """
 
     triton: TritonServer
     triton_url: str

@@ -1,4 +1,7 @@
-"""Bounds of a JSON document, checked as it arrives: parsed, a byte may take thirty, and Python's lock."""
+"""Bounds of a JSON document, checked on its bytes while they arrive, before it is parsed.
+
+A parser makes up to thirty bytes of objects from one byte of JSON, and holds Python's lock meanwhile.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -43,7 +46,7 @@ class JSONBounds:
     """Digits with which the last part ended, outside of strings."""
 
     def feed(self, part: bytes) -> None:
-        """Raise ``error`` as soon as there are too many keys and values, levels, or digits in one."""
+        """Raise ``error`` once there are too many keys and values, levels, or digits in one number."""
         outside = self._digits + self._outside_strings(part)
         if _LONG_NUMBER.search(outside):
             raise self.error(reason=f"it has a number of more than {_MAX_DIGITS} digits")

@@ -1,4 +1,8 @@
-"""Responses that the slot sends to the front past Triton: all but the last, before which it drains them."""
+"""Responses that the slot sends to the front itself, past Triton: all but the last of each request.
+
+They reach their call as if they had come from Triton. The slot sends the last response through Triton after
+the others are in the socket. The front calls ``drain`` before it passes on the last one, to keep the order.
+"""
 
 import asyncio
 import logging

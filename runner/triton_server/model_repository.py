@@ -1,4 +1,8 @@
-"""Triton model repository: templates + defaults + the engine + overrides -> a folder, or E1006 by key."""
+"""Triton model repository: templates + defaults + the engine + overrides -> a runtime folder.
+
+A template's variable without a default here is left blank: the engine's library then uses its own default. A
+key that no template has, and a value that Triton could not parse, are E1006 with the key's name.
+"""
 
 import difflib
 import re

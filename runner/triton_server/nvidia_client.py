@@ -1,4 +1,9 @@
-"""Client of a model with NVIDIA's tensors in Triton, by gRPC: HTTP notices no disconnect (server#7077)."""
+"""Client of a model with NVIDIA's tensor contract in Triton, by gRPC.
+
+The Triton is an external one, or our own with NVIDIA's C++ backend. Over HTTP, Triton notices that a client
+has disconnected only when it sends something to it (server#7077): a request that waits for its first token
+would go on.
+"""
 
 import asyncio
 import logging

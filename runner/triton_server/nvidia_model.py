@@ -96,7 +96,10 @@ def output_of(response: Any) -> Output:
 
 
 def _tensors_of(submit: Submit) -> dict[str, Any]:
-    """Return tensors by NVIDIA's names, without defaults. Raises E1104 for what has no tensor."""
+    """Return the tensors by NVIDIA's names, without those that have their default.
+
+    Raises E1104 for what has no tensor, and for a guide that only our own engines follow.
+    """
     salt = submit.cache_salt and "given"  # It may be secret.
     for name, value in (
         ("lora_name", submit.lora_name),

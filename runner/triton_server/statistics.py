@@ -1,4 +1,8 @@
-"""Triton's statistics made of its metrics: 2.51 corrupts its memory if its own are read in some streams."""
+"""Triton's statistics of its models, as its HTTP API writes them, made of its metrics.
+
+NOTE: Triton's own statistics are not read: Triton 2.51 corrupts its memory if they are read while a stream is
+longer than all before it.
+"""
 
 import re
 from collections import defaultdict
@@ -21,7 +25,10 @@ _DURATIONS = {
 
 
 def statistics_of(metrics: str, model: str = "", version: str = "") -> list[dict[str, Any]]:
-    """Return those of a model, a version or all, as metrics tell. Raises TritonUnavailable, E1108."""
+    """Return the statistics of one model or version, or of all, by name. Raises TritonUnavailable, E1108.
+
+    Metrics have no times of failures, no statistics by batch or by response, and not when a model last ran.
+    """
     models: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for counter, name, number, value in _COUNTER.findall(metrics):
         models[name, number][counter] += float(value)

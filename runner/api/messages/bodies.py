@@ -1,4 +1,7 @@
-"""The bodies of POST /v1/messages and count_tokens. Clients send back blocks' fields of other servers."""
+"""The bodies of POST /v1/messages and /v1/messages/count_tokens.
+
+Unknown fields of blocks and tools are ignored, as clients send back what other servers wrote there.
+"""
 
 from typing import Annotated, Any
 

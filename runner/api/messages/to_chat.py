@@ -26,13 +26,18 @@ _CHOICES = {bodies.AnyTool: "required", bodies.NoTool: "none"}
 
 
 def fields_of(body: bodies.CountTokensBody) -> Fields:
+    """Return the fields' names for errors."""
     if body.output_config is not None and body.output_config.format is not None:
         return Fields("messages", "output_config.format", _NAMES)
     return Fields("messages", "tools" if body.tools else "thinking", _NAMES)
 
 
 def chat_body(body: bodies.CountTokensBody, *, limits_thinking: bool) -> ChatBody:
-    """Convert the body. ``limits_thinking``: True if the engine can. Raises E1005 with the field."""
+    """Convert the body. Raises E1005 with the field.
+
+    ``limits_thinking``: True if the engine can limit the tokens of reasoning. Otherwise Anthropic's budget,
+    which is only a target, is left out.
+    """
     if not body.messages:
         raise InvalidInput(name="messages", expected="a list of at least one message", value=[])
     messages = combined(_messages(body))

@@ -1,4 +1,8 @@
-"""Middleware that gives each answer its id, and counts and logs calls refused before they generate."""
+"""Middleware around the whole application: gives each answer its id; counts and logs refused calls.
+
+A call may ask for several texts. Each is a request in metrics and logs, and reports its own end. A call that
+is refused before any text has begun counts as one request.
+"""
 
 import time
 

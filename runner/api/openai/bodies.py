@@ -1,4 +1,7 @@
-"""The bodies of requests, with limits and meanings. Unknown fields are errors; ``null`` is as not sent."""
+"""The bodies of requests: the fields of each endpoint, with their limits and meanings.
+
+An unknown field is an error that names it. ``null`` means that a field was not sent.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal

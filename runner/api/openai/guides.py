@@ -36,6 +36,7 @@ def guide_of(body: GenerationBody, engine_kind: str) -> Guide | None:
 
 
 def body_field(body: GenerationBody) -> str | None:
+    """Return the first field of a body that is a guide."""
     return next((field for field, _ in _given(body)), None)
 
 

@@ -1,4 +1,8 @@
-"""Fields of other servers, which count as not sent with values that ask for this server's only behavior."""
+"""Fields of other servers that this one does not know, with values that ask for its only behavior.
+
+Routers and clients send them with each request. With such a value a field counts as not sent; with another it
+is unknown (E1601).
+"""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,8 @@
-"""Amount of reasoning, by variables of the chat template: a hint, ignored where it can't be told."""
+"""Amount of reasoning before an answer, which variables of the chat template control.
+
+An effort is a hint in all APIs, because coding agents send one with each request. It is ignored if the
+template has no variable for it.
+"""
 
 import re
 from typing import Any

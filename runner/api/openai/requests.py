@@ -146,7 +146,10 @@ def _prompt_with_effort(body: ChatBody, served: Served, image_mark: str) -> str:
 
 
 def chat_prompt(fields: ChatBody | TokenizeBody, served: Served, image_mark: str = "") -> str:
-    """Return the chat template's text. Raises E1005 and its errors. ``image_mark``: see ``TakenImages``."""
+    """Return the text that the chat template makes. Raises E1005 and the errors of chat templates.
+
+    ``image_mark``: see ``TakenImages``.
+    """
     if fields.continue_final_message and fields.add_generation_prompt:
         raise InvalidInput(
             name="add_generation_prompt", expected="false where continue_final_message is true", value=True

@@ -28,6 +28,7 @@ def format_by(schema: Object, name: str = "output") -> Object:
 
 
 def call_of(call_id: str, name: str, arguments: CallArguments) -> Object:
+    """Return a tool call in the form that messages of a chat have."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

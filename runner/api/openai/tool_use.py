@@ -18,7 +18,11 @@ _MOST_NAMES = 10
 
 
 def tool_use(body: ChatBody, engine_kind: str) -> families.ToolUse | None:
-    """Return the tools that an answer may call, if any. Raises E1005, and E1602 for what needs a guide."""
+    """Return the tools that an answer may call; None if there are none.
+
+    Raises E1005 for a choice that the other fields do not allow, and E1602 for calls that only a guide can
+    enforce, on an engine that follows none.
+    """
     if body.tool_choice == "none":
         return None
     tools = {each.function.name: _tool(each.function) for each in body.tools or ()}
@@ -72,7 +76,10 @@ def _tool(function: Function) -> families.Tool:
 
 
 def _some(tools: Mapping[str, families.Tool], names: Mapping[str, str]) -> dict[str, families.Tool]:
-    """Return the tools of ``names``, which are by their places."""
+    """Return the tools that are named. ``names``: a tool's name by its place in the body, for errors.
+
+    Raises E1005 for a name that no tool has.
+    """
     for place, name in names.items():
         if name not in tools:
             known = [*list(tools)[:_MOST_NAMES], *(["..."] if len(tools) > _MOST_NAMES else [])]

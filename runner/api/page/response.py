@@ -1,4 +1,9 @@
-"""GET /: one page to try the API, restricted to this server, with highlight.js and Temml (MathML)."""
+"""GET /: the page to try the API in a browser, and the two libraries that it uses.
+
+The page is one file; its headers restrict it to this server. ``vendor`` holds the libraries as their authors
+published them, with their licences: highlight.js for code, and Temml for formulas. Temml is a smaller
+relative of KaTeX that writes MathML and needs no fonts. The page works without them.
+"""
 
 import base64
 import hashlib

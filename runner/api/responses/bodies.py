@@ -1,4 +1,7 @@
-"""The body of POST /v1/responses. Clients send back items' fields of other servers."""
+"""The body of POST /v1/responses.
+
+Unknown fields of items, content and tools are ignored, as clients send back what other servers wrote there.
+"""
 
 from typing import Annotated, Any, Literal
 

@@ -37,6 +37,7 @@ _OWN_TOOLS_ONLY = "function, because this server runs no tools itself"
 
 
 def fields_of(body: bodies.ResponsesBody) -> Fields:
+    """Return the fields' names for errors."""
     has_format = body.text is not None and body.text.format is not None
     others = "tools" if body.tools else "thinking_token_budget"
     return Fields("input", "text.format" if has_format else others, _NAMES)

@@ -1,4 +1,7 @@
-"""What routers ask of a model server, in vLLM's form, with ROUTER_PROTOCOL=vllm: see docs/routers.md."""
+"""What routers ask of a model server, in vLLM's form: prompts as token ids, facts of the server, metrics.
+
+It is offered only with ROUTER_PROTOCOL=vllm. docs/routers.md tells which router reads what.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence

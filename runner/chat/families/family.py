@@ -24,7 +24,10 @@ class CallSyntax(Protocol):
         """Markers of the syntax, ``begins`` included."""
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
-        """Read calls to their end. ``begin`` was read before; it is empty for bare calls. Raises NotACall."""
+        """Read calls to their end. ``begin`` was read before them; it is empty for bare calls.
+
+        Raises NotACall for text. Markers without a call between them are left out.
+        """
 
 
 class Span(msgspec.Struct, frozen=True):

@@ -111,6 +111,7 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
         return reader.is_ended and any(each.startswith(rest) for each in begins)
 
     def _is_text(self, reader: Reader) -> Reading[bool | None]:
+        """Read the type of a value. Return True for a string, None if there is no type."""
         if not (yield from reader.marker(self.type_begin)):
             return None
         pieces: list[str] = []

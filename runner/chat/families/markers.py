@@ -1,4 +1,9 @@
-"""The texts that mark calls and reasoning. Those that are tokens are read as surrogates, as no text is."""
+"""The texts that mark calls and reasoning, as one tokenizer writes them: as tokens, or as ordinary text.
+
+A marker that is a token of the tokenizer is read as one character that no text has, a surrogate. So ordinary
+tokens that spell the marker stay text. The same holds for special tokens that are a part of a marker. Other
+markers are found in the text.
+"""
 
 import re
 from collections.abc import Callable, Iterable

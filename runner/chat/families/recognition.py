@@ -1,4 +1,8 @@
-"""Recognition of a model's family: by its template's calls (``probe``), signs, or ``response_template``."""
+"""Recognition of a model's family: the one that reads the calls that its chat template writes (``probe``).
+
+A template that writes none is recognized by signs: texts in it, or tokens of the tokenizer. If the calls have
+no markers of a family, the model's own description of its answers makes one (``response_template``).
+"""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -1,4 +1,8 @@
-"""Family made of ``response_template`` of ``transformers``, whose patterns count as marks if literal."""
+"""Family made of ``response_template``, in which ``transformers`` has the marks around parts of answers.
+
+Its patterns are never matched with answers. A pattern counts as a mark if it is literal text, with or without
+patterns for spaces around it.
+"""
 
 import itertools
 import re

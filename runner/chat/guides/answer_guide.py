@@ -1,4 +1,8 @@
-"""Guides of chats: a grammar (``ChatForm``) of an answer in its family's form, with calls by schemas."""
+"""Guides of chats: an answer in the form of its family, with calls that fit the schemas of their tools.
+
+The guide is a grammar of llguidance (``ChatForm``): reasoning, then calls of tools, text, or what the
+client's own guide allows. Markers that are tokens are written as their numbers, so that no text can be one.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -56,6 +60,7 @@ def answer_guide(
 
 
 def _thought(rules: Rules, reasoning: Span, budget: int | None) -> str:
+    """Return a rule for reasoning and its end."""
     end = rules.marker(reasoning.end)
     if budget == 0:
         return end
@@ -74,6 +79,7 @@ def _content(
     then: Guide | None,
     wrappers: Sequence[Span],
 ) -> str:
+    """Return a rule for what follows the reasoning."""
     of_tokens = [each for each in wrappers if rules.is_token(each.begin)]
     guided = "" if then is None else _wrapped(rules, rules.part("the guide", then), of_tokens or wrappers)
     if syntax is None or tools is None:
@@ -99,6 +105,7 @@ def _wrapped(rules: Rules, content: str, wrappers: Iterable[Span]) -> str:
 
 
 def _optional(rules: Rules, syntax: CallSyntax, calls: Calls, tools: ToolUse) -> str:
+    """Return a rule for text with calls in it."""
     text = rules.text(bare=syntax.bare)
     alternatives = []
     for index, begin in enumerate(syntax.begins):
@@ -116,7 +123,10 @@ def _optional(rules: Rules, syntax: CallSyntax, calls: Calls, tools: ToolUse) ->
 
 
 def _channel_rules(rules: Rules, answer: AnswerForm, then: Guide | None, budget: int | None) -> None:
-    """Add rules of an answer in channels (gpt-oss), from after ``<|start|>assistant`` or reasoning on."""
+    """Add the rules of an answer in channels (gpt-oss): messages, each with a header before its text.
+
+    The answer begins after ``<|start|>assistant``, or in the reasoning.
+    """
     start, channel, message, constrain, end, call, _ = map(rules.marker, HarmonyCalls().markers)
     next_message = f'{end} {start} "assistant"'
 

@@ -1,4 +1,8 @@
-"""Compilation of guides (schemas, regular expressions, grammars), checked, outside the engine's loop."""
+"""Compilation of guides (schemas, regular expressions, grammars).
+
+llguidance computes which tokens may come next from the guide and the tokenizer. A process with limits checks
+each guide first (``check``). Guides are compiled outside the engine's loop and cached.
+"""
 
 import logging
 import threading

@@ -39,7 +39,10 @@ def regex_reason(text: str) -> str:
 
 
 def schema_reason(schema: Schema, error: str, fault: Callable[[Schema], str]) -> str:
-    """Return the error at the innermost part of the schema that has it. ``fault``: a schema's, or empty."""
+    """Return the error, with the place of the innermost part of the schema that has it by itself.
+
+    ``fault`` returns the error of a schema, or an empty string.
+    """
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     deadline_s = time.process_time() + _SEARCH_S
     place, part, is_innermost = "#", schema, False

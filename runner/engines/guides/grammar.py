@@ -38,7 +38,10 @@ def matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
 
 
 def check(guide: Guide, compiled: LLMatcher, reason: Callable[[str], str] = first_line) -> float:
-    """Check a guide; return its first mask's time. Raises InvalidGuide, also if it allows no token."""
+    """Check a guide. Return the processor time of its first mask, in seconds.
+
+    Raises InvalidGuide, also for a guide that allows no token.
+    """
     if error := compiled.get_error():
         raise InvalidGuide(guide_type=guide.type, reason=complexity_reason(error) or reason(error))
     first = compiled.deep_copy()

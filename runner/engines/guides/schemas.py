@@ -1,4 +1,8 @@
-"""JSON schemas as llguidance follows them: it refuses other keywords, and reads large numbers inexactly."""
+"""JSON schemas in the form in which llguidance follows them.
+
+llguidance refuses keywords that it does not know, even if they have no effect. It reads large numbers
+inexactly.
+"""
 
 import json
 import re

@@ -125,7 +125,7 @@ _STRUCTURES: dict[str, type[Structure]] = {
     "llama_context_default_params": ContextParams,
     "llama_batch_get_one": Batch,
 }
-"""Functions that return each structure."""
+"""Structures by the function that returns each."""
 _DEFAULTS = {
     "llama_model_default_params": _MODEL_PARAMS,
     "llama_context_default_params": _CONTEXT_PARAMS,

@@ -1,4 +1,9 @@
-"""A simulated prefix cache with vLLM's rules, but for generated tokens, and its events."""
+"""A simulated prefix cache, and its events as vLLM publishes them.
+
+Its rules are vLLM's, except that it does not keep generated tokens. A prompt's full blocks of tokens are in
+the cache once the prompt was submitted. The least recently used blocks leave it first. A prompt's last token
+is always computed.
+"""
 
 from array import array
 from collections import OrderedDict

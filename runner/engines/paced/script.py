@@ -1,4 +1,9 @@
-"""Scripted answers of the ``paced`` engine: see docs/rehearse.md. Only COG_TRITON_SCRIPT turns them on."""
+"""Scripted answers of the ``paced`` engine, to rehearse clients and gateways (docs/rehearse.md).
+
+They are off unless the runner starts with ``COG_TRITON_SCRIPT``, which only this engine kind reads: a YAML
+file with a list of rules, or ``requests``. With either, a prompt can have rules of its own, as JSON, in a
+block that begins with ```` ```script ````. The rule whose ``when`` stands last in the prompt answers.
+"""
 
 from collections import deque
 from collections.abc import Iterator, Sequence

@@ -24,7 +24,10 @@ class Sink(Protocol):
         """Take a value for each of the tokens that ``tokens`` gets next, of requests that want them."""
 
     def cached(self, new: Iterable[tuple[int, int]]) -> None:
-        """Take (request id, prompt tokens not computed) pairs, sent with the next tokens or the end."""
+        """Take the numbers of prompt tokens that were not computed: (request id, number) pairs.
+
+        They are sent to the client with its next tokens, or its end.
+        """
 
     def finished(
         self,
@@ -67,7 +70,10 @@ class EngineAdapter(Protocol):
 
 
 class OrderedAdapter(EngineAdapter, Protocol):
-    """An engine of a kind that takes orders, each in one thread until it is done. Raises a CodedError."""
+    """An engine of a kind that takes orders (``load_adapter`` and ``sleep`` of ``engine.kinds``).
+
+    One thread calls these methods. They return once the order is carried out, and raise a CodedError.
+    """
 
     def load_adapter(self, order: LoadAdapter) -> dict[str, str]:
         """Return the adapters for ``Ready``."""

@@ -1,4 +1,8 @@
-"""Announcement, by a file, of an engine that processes wait for, which start while it is downloaded."""
+"""Announcement of the engine to processes that start while it is still downloaded, and need its files.
+
+The runner announces the engine by a file with the facts that only the engine's files hold. Triton's models
+and the engine server import their libraries first, then wait. Restarted processes find the file at once.
+"""
 
 import time
 from dataclasses import dataclass

@@ -49,7 +49,10 @@ NO_CHAT_FORM = "calls of tools and reasoning are enforced by the kinds transform
 
 
 def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | None = None) -> None:
-    """Check a request, for every kind. Raises E1002, E1011, E1103, E1104, E2114. ``extremes``: of the ids."""
+    """Check a request in the engine server, for every kind. Raises E1002, E1011, E1103, E1104 or E2114.
+
+    ``extremes``: the lowest and the highest input id, if they are known.
+    """
     if ready.is_asleep:
         raise EngineAsleep
     check_task(embeds=request.embeds, is_embedding=ready.is_embedding)
@@ -88,7 +91,10 @@ def check_task(*, embeds: bool, is_embedding: bool) -> None:
 
 
 def check_images(count: int, engine_kind: str, max_images: int, name: str = "The last of the images") -> None:
-    """Raise E1016 if an engine takes no images, E1017 for too many. ``name``: the place of one."""
+    """Raise E1016 if an engine takes no images, and E1017 for more than a request may have.
+
+    ``name``: the place of one of them, for errors.
+    """
     if not max_images:
         able = " or ".join(kind for kind in KINDS if supports(kind, "images"))
         is_able = supports(engine_kind, "images")

@@ -274,7 +274,10 @@ class EngineOutputs:
 
 
 class EngineClient:
-    """The client of a process (``async with``). It connects again, and waits while an engine loads."""
+    """The client of a process (``async with``). It connects again whenever the engine server was restarted.
+
+    The engine server's parent listens for it, so that a connection waits until the engine is loaded.
+    """
 
     def __init__(
         self,
@@ -331,7 +334,11 @@ class EngineClient:
             self._connection.close()
 
     def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> EngineOutputs:
-        """Send a request; yield all that has arrived at a time. Raises a CodedError. Close the iterator."""
+        """Send a request and yield its outputs. Raises a CodedError, as does the iteration.
+
+        Each output has all that has arrived since the one before; the last has the finish reason. Close the
+        iterator.
+        """
         connection = self._ready_connection()
         return EngineOutputs(connection, *connection.open(submit, outlet))
 

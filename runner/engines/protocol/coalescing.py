@@ -31,6 +31,7 @@ class Coalescing:
         """Time between two chunks of a stream."""
 
     def taken(self) -> None:
+        """Count a chunk that a stream has taken."""
         self._num_chunks += 1
 
     def measure(self, num_streams: int, now_s: float) -> None:

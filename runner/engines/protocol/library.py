@@ -22,7 +22,7 @@ def lacking(uses: Mapping[str, str]) -> list[str]:
 
 
 def find(path: str) -> Any:
-    """Import a name: a module, or something in one."""
+    """Import a module, or a name in one. Raises ImportError or AttributeError."""
     folder, _, name = path.rpartition(".")
     module = import_module(folder)
     return getattr(module, name) if hasattr(module, name) else import_module(path)

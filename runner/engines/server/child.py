@@ -39,9 +39,9 @@ _STOP_GRACE_S = 5.0
 
 
 class ChildEngine:
-    """An engine that takes orders for adapters if the child's does. The processes end with this one.
+    """An engine in a child process, or in one per rank. The processes end with this one.
 
-    See ``runner.engines.protocol.adapter``.
+    It takes orders for adapters if the child's engine does. See ``runner.engines.protocol.adapter``.
     """
 
     def __init__(self, start: EngineStart, sink: Sink, exit_reason: ExitReason, num_ranks: int = 1) -> None:
@@ -90,7 +90,7 @@ class ChildEngine:
         return self._carry_out(UnloadAdapter(0, name))
 
     def _carry_out(self, order: Order) -> dict[str, str]:
-        """Have the child carry out the order. Return the adapters that it has then. Raises its CodedError."""
+        """Have the child carry out the order. Return its adapters then. Raises the child's CodedError."""
         number = next(self._order_numbers)
         done = self._orders[number] = Future()
         self._sender.send(msgspec.structs.replace(order, request_id=number))

@@ -44,7 +44,8 @@ _MAX_BATCH_SIZE = 2048
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdapter:
     """Load the model by the LLM API.
 
-    Raises InvalidSetting for a bad option, MissingRequirement for another library, else EngineStartFailed.
+    Raises InvalidSetting for a bad option, MissingRequirement if the library lacks a name that is needed,
+    else EngineStartFailed.
     """
     arguments = read_arguments(engine_dir, options)
     vocab_size, max_seq_len = model_sizes(engine_dir, arguments)

@@ -70,7 +70,11 @@ class LlmApiEngine:
         guide_backend: str = "",
         guide_end_id: int | None = None,
     ) -> None:
-        """Initialize. ``optional``: arguments of ``interface.SINCE``. ``guides`` checks guides."""
+        """Initialize.
+
+        ``optional``: the arguments of ``interface.SINCE`` that the library has. ``adapters``: the library's
+        LoRA requests by name. ``guides`` checks guides.
+        """
         self._llm = llm
         self._sink = sink
         self.ready = ready

@@ -1,7 +1,8 @@
 """The LLM API's names that this folder uses, and a check of them.
 
-They are published, but differ between versions: what a version lacks ends the start, or is refused to the
-requests that need it. ``docs/updating.md`` tells how to check another version.
+They are published, but differ between versions. If a version lacks a name, the engine does not start. If it
+lacks an argument of ``SINCE``, requests that need the argument are refused. ``docs/updating.md`` tells how to
+check another version.
 
 NOTE: the check imports ``tensorrt_llm``, which initializes MPI.
 """
@@ -26,7 +27,7 @@ USES = {
     "tensorrt_llm.llmapi.GuidedDecodingParams": "json regex grammar",
     "tensorrt_llm.llmapi.RequestOutput": "abort() __aiter__()",
 }
-"""Names -> their parts that are used; see ``runner.engines.protocol.library``."""
+"""Parts of each name that are used; see ``runner.engines.protocol.library``."""
 SINCE = {"cache_salt": "1.1", "priority": "1.3"}
 """Arguments of ``generate_async`` that a request may do without, and the first version that has them."""
 _EVENTS = {"tensorrt_llm.LLM": "get_kv_cache_events_async(timeout)"}

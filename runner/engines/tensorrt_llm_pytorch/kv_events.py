@@ -1,7 +1,8 @@
 """Events of the library's KV cache, published as vLLM publishes them (``KV_EVENTS``).
 
-Only full blocks are told: routers know no others. Where layers have windows of attention, only the events of
-the largest one are: the others' blocks leave the cache while the prefix can still be used.
+Only full blocks are published, because routers know no others. If layers have attention windows of several
+sizes, only the events of the largest window are published: the blocks of the others leave the cache while the
+prefix can still be used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class KvEvents:
     """A publisher of the library's events. Call it from one thread."""
 
     def __init__(self, config: Mapping[str, Any], block_tokens: int) -> None:
-        """Listen. ``config``: vLLM's ``kv_events_config``. Raises ZMQError."""
+        """Open the publisher. ``config``: vLLM's ``kv_events_config``. Raises ZMQError."""
         self._block_tokens = block_tokens
         self._publisher = Publisher(config)
         self._stored: set[int] = set()
@@ -28,12 +29,12 @@ class KvEvents:
         self.clear()  # For those that knew the cache before a restart.
 
     def clear(self) -> None:
-        """Tell that nothing is known to be in the cache."""
+        """Publish that the cache is empty, as far as is known."""
         self._stored.clear()
         self._publisher.publish([AllBlocksCleared()])
 
     def publish(self, event: Mapping[str, Any]) -> None:
-        """Publish an event of ``get_kv_cache_events_async``."""
+        """Publish an event of the library's ``get_kv_cache_events_async``."""
         number = event["event_id"]
         if self._last_id is not None and number != self._last_id + 1:
             log.warning("TensorRT-LLM dropped KV events; raise kv_cache_config.event_buffer_max_size")

@@ -32,7 +32,10 @@ _SEED_BITS = 64
 
 
 def check(request: Submit, prompt_limit: int, optional: frozenset[str]) -> None:
-    """Raise E1002 or E1104 for a request that the LLM API does not serve. ``optional``: see ``SINCE``."""
+    """Raise E1002 or E1104 for a request that the LLM API does not serve.
+
+    ``optional``: the arguments of ``interface.SINCE`` that the library has.
+    """
     if request.cache_salt is not None and "cache_salt" not in optional:
         remedy = f"leave it out, or install TensorRT-LLM {SINCE['cache_salt']} or later"
         raise UnsupportedArgument(name="cache_salt", value="given", engine_kind=ENGINE_KIND, remedy=remedy)

@@ -20,7 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 NAME = "cpu_flash_per_sequence"
 
 _MAX_KEPT_BYTES = 16 << 20
-"""Size of a mask that is kept for the next layers."""
+"""Limit of the size of a mask that is kept for the next layers."""
 
 
 def install(model: PreTrainedModel) -> None:
@@ -99,7 +99,7 @@ def with_cache(
 def _mask(num_queries: int, num_keys: int, window: int, dtype: torch.dtype) -> torch.Tensor:
     """Return the mask of one sequence, [queries, keys], which all layers of a kind share.
 
-    A long one is made in each layer, at a few percent of the attention's cost, and not kept.
+    A long mask is not kept: each layer makes it again, at a few percent of the attention's cost.
     """
     is_long = num_queries * num_keys * dtype.itemsize > _MAX_KEPT_BYTES
     make = _made_mask.__wrapped__ if is_long else _made_mask

@@ -2,8 +2,8 @@
 
 vLLM spawns its core once it has its configuration. The core then imports vLLM, as this process did before:
 two imports of many seconds, one after the other. Here its process imports at the same time as this one, while
-the engine's files arrive, and then waits for its work. Before, it inspects the model's class, for which vLLM
-would start one more process that imports everything.
+the engine's files arrive, and then waits for its work. While it waits, it also inspects the model's class,
+for which vLLM would start one more process that imports everything.
 
 NOTE: spawned, not forked: a core that is forked from a process with vLLM launches kernels more slowly.
 """

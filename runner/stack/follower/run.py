@@ -1,4 +1,8 @@
-"""A runner that is not the head: it holds ranks, has a health check, and ends after the head's requests."""
+"""A runner that is not the head of its engine: it holds ranks of the engine, and has neither Cog nor Triton.
+
+It answers ``/health-check`` as Cog does, for ``runner.probe``. After SIGTERM it waits for the end of the
+head, whose running requests need its ranks, for at most STOP_GRACE_PERIOD.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Inference requests to Triton, all by ``ModelStreamInfer``: any model, and no end of a stream is lost."""
+"""Inference requests on their way to Triton: bounded, brought into the types of the model, cancelled.
+
+All go by ``ModelStreamInfer``, which serves every model. With it Triton never loses the end of a stream.
+"""
 
 import asyncio
 import itertools
@@ -114,7 +117,7 @@ class Inference:
 
     inferences: Inferences
     client: object
-    """Its connection."""
+    """Connection of the client."""
     key: str
     metadata: Headers
     on_response: Callable[[bytes], None]

@@ -25,7 +25,10 @@ _MAX_TENSORS = 256
 
 
 def generate_request(body: bytes, model: Model, version: str) -> Any:
-    """Convert a body of the generate extension, and ignore unknown members as Triton. Raises E1103, E1107."""
+    """Convert a body of the generate extension into a ``ModelInferRequest``. Raises E1103, E1107.
+
+    Members that name no input of the model are ignored, as by Triton.
+    """
     document = _object(_decode(body))
     request = pb.ModelInferRequest(model_name=model.name, model_version=version)
     for name, value in document.items():
@@ -50,7 +53,10 @@ def add_input(request: Any, model: Model, name: str, value: object) -> None:
 def infer_request(
     body: bytes, json_length: int | None, model_name: str, version: str
 ) -> "tuple[Any, InferFormat]":
-    """Convert a body of the KServe protocol, of which ``json_length`` is JSON. Raises E1103, E1107."""
+    """Convert a body of the KServe protocol into a ``ModelInferRequest``. Raises E1103, E1107.
+
+    ``json_length``: the length of the JSON in bytes, which binary tensors follow; None: all of the body.
+    """
     if json_length is not None and not 0 <= json_length <= len(body):
         raise InvalidInference(
             reason=f"Inference-Header-Content-Length is {json_length}, the body {len(body)}"

@@ -53,7 +53,10 @@ class Model:
     is_python: bool
 
     def shape_of(self, name: str, given: list[int]) -> list[int]:
-        """Return the shape of an input by its nesting in JSON: [] for a bare value. Raises E1103."""
+        """Return the shape of an input by the nesting of its value in JSON. Raises InvalidTensor (E1103).
+
+        ``given``: the lengths of the nested lists, [] for a bare value.
+        """
         dims = list(self.inputs[name].dims)
         if self.has_batch and len(given) == len(dims) + 1 and given[0] == 1:
             given = given[1:]

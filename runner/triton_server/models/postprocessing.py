@@ -1,4 +1,9 @@
-"""The Triton Python model ``postprocessing``: token ids to text that is certain, for the ensemble."""
+"""The Triton Python model ``postprocessing``: token ids to text, for the ensemble.
+
+The responses of a stream arrive one at a time, in order. Text that is not certain yet (part of a character,
+for example) is kept for the next response, under the ``stream_id`` in the slot's responses. If the response
+does not have the prompt, tokens of the prompt follow the ``stream_id``: the text continues theirs.
+"""
 
 import itertools
 import json

@@ -1,4 +1,8 @@
-"""Reader of an answer's text as it arrives. Syntaxes are generators, which yield if they need more text."""
+"""Reader of an answer's text while it arrives: the syntaxes of all families use it.
+
+A syntax is a generator: it yields whenever it needs more text than there is. All that it decides depends on
+the text alone, never on how the text was split. Text is read once: what may be part of a marker is held back.
+"""
 
 import json
 import re

@@ -31,6 +31,7 @@ def json_stops(markers: Markers, ends: tuple[str, ...]) -> ScanStops:
 
 @lru_cache(maxsize=128)
 def python_stops(markers: Markers) -> ScanStops:
+    """Return the stops of a call's argument in Python's syntax."""
     outside = markers.stops("'", '"', *_PYTHON_NESTING, _COMMA)
     return ScanStops(outside, _in_strings(markers, "'\""), _PYTHON_NESTING, is_argument=True)
 

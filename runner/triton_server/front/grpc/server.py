@@ -121,6 +121,7 @@ class GRPCConnection(HTTP2Connection):
         return not self.calls
 
     def call_that_gives_way(self) -> ClientCall | None:
+        """Return the last call that may be ended for others, if any."""
         return next((each for each in reversed(self.calls.values()) if each.gives_way), None)
 
     def abort(self) -> None:

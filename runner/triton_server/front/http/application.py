@@ -86,6 +86,7 @@ class Application:
         await self._run(self._answer, scope, receive)
 
     async def metrics_port(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer on Triton's metrics port."""
         await self._run(self._answer_metrics, scope, receive)
 
     async def _run(
