@@ -19,6 +19,9 @@
         default = ours.images.cog-triton-runner-cpu;
       };
 
+      # `nix build` of one of these tells how to make its lock; `nix flake check` leaves them alone.
+      legacyPackages.${system} = ours.withoutLock;
+
       # Renews a lock: nix run .#lock -- tensorrt-llm 0.16.0
       apps.${system}.lock = {
         type = "app";

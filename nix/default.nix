@@ -34,7 +34,7 @@ let
     image = call ./image.nix;
     sbom = call ./sbom.nix;
     product = call ./product.nix;
-    images = call ./images.nix;
+    inherit (call ./images.nix) images withoutLock;
     librariesFound = call ./libraries-found.nix;
     lockApp = call ./lock-app.nix;
     shell = call ./shell.nix;

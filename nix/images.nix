@@ -1,4 +1,4 @@
-# Every image, and what is in it.
+# Every image, and what is in it; those without a lock apart.
 {
   product,
   gcc,
@@ -6,6 +6,14 @@
 }:
 
 let
+  sitePackages = "lib/python3.10/site-packages";
+  nvidiaFolders = map (name: "${sitePackages}/nvidia/${name}/lib");
+  tensorrtLlmFolders = [
+    # TensorRT's.
+    "lib"
+    "${sitePackages}/tensorrt_llm/libs"
+    "${sitePackages}/torch/lib"
+  ];
   tensorrtLlm = {
     engine = "engine-tensorrt-llm";
     gpu = true;
@@ -17,23 +25,29 @@ let
     # The package on PyPI has all of the module but its name.
     aliases.tensorrt = "tensorrt_bindings";
     libraryFolders =
-      let
-        sitePackages = "lib/python3.10/site-packages";
-        nvidia = map (name: "${sitePackages}/nvidia/${name}/lib") [
-          "cublas"
-          "cuda_nvrtc"
-          "cuda_runtime"
-          "cudnn"
-          "nccl"
-        ];
-      in
-      [
-        # TensorRT's.
-        "lib"
-        "${sitePackages}/tensorrt_llm/libs"
-        "${sitePackages}/torch/lib"
-      ]
-      ++ nvidia;
+      tensorrtLlmFolders
+      ++ nvidiaFolders [
+        "cublas"
+        "cuda_nvrtc"
+        "cuda_runtime"
+        "cudnn"
+        "nccl"
+      ];
+  };
+  tensorrtLlmPytorch = tensorrtLlm // {
+    engine = "engine-tensorrt-llm-pytorch";
+    programs = [
+      openmpi
+      # As for vLLM.
+      gcc
+    ];
+    libraryFolders =
+      tensorrtLlmFolders
+      ++ nvidiaFolders [
+        "cu13"
+        "cudnn"
+        "nccl"
+      ];
   };
   vllm = {
     engine = "engine-vllm";
@@ -97,44 +111,64 @@ let
         }
       )
     ) sms;
-in
-builtins.listToAttrs (
-  runners "cog-triton-runner" tensorrtLlm [
+
+  # NVIDIA's list of supported GPUs has none of SM 86.
+  pytorchRunners = runners "cog-triton-runner-tensorrt-llm-pytorch" tensorrtLlmPytorch [
     "80"
-    "86"
-    "89"
-    "90"
-  ]
-  ++ runners "cog-triton-runner-vllm" vllm [
-    "80"
-    "86"
     "89"
     "90"
     "100"
     "103"
     "120"
-  ]
-  ++ [
-    (image (
-      tensorrtLlm
-      // {
-        name = "cog-triton-builder";
-        kind = "builder";
-      }
-    ))
-    (image (
-      transformersCpu
-      // {
-        name = "cog-triton-builder-cpu";
-        kind = "builder";
-      }
-    ))
-    (image (
-      transformersCpu
-      // {
-        name = "cog-triton-runner-cpu";
-        kind = "runner";
-      }
-    ))
-  ]
-)
+  ];
+  isLocked = builtins.pathExists (./locks + "/${tensorrtLlmPytorch.engine}.json");
+  makeLock = "nix run .#lock -- tensorrt-llm-pytorch 1.2.1 && git add nix/locks";
+  refuse = { name, ... }: {
+    inherit name;
+    value = throw "${name} has no lock yet: make it in a checkout by `${makeLock}`";
+  };
+in
+{
+  withoutLock = if isLocked then { } else builtins.listToAttrs (map refuse pytorchRunners);
+  images = builtins.listToAttrs (
+    (if isLocked then pytorchRunners else [ ])
+    ++ runners "cog-triton-runner" tensorrtLlm [
+      "80"
+      "86"
+      "89"
+      "90"
+    ]
+    ++ runners "cog-triton-runner-vllm" vllm [
+      "80"
+      "86"
+      "89"
+      "90"
+      "100"
+      "103"
+      "120"
+    ]
+    ++ [
+      (image (
+        tensorrtLlm
+        // {
+          name = "cog-triton-builder";
+          kind = "builder";
+        }
+      ))
+      (image (
+        transformersCpu
+        // {
+          name = "cog-triton-builder-cpu";
+          kind = "builder";
+        }
+      ))
+      (image (
+        transformersCpu
+        // {
+          name = "cog-triton-runner-cpu";
+          kind = "runner";
+        }
+      ))
+    ]
+  );
+}

@@ -2,7 +2,8 @@
 { fetchurl }:
 
 {
-  # Of a lock's `files`: file (name), sha256; and blake2b, or where it is not on PyPI: source.
+  # Of a lock's `files`: version, file (name), sha256; and blake2b, or where it is not on PyPI: source.
+  version,
   file,
   sha256,
   blake2b ? null,
@@ -31,9 +32,13 @@ let
   # The only places besides PyPI.
   places = {
     pytorch-cpu = "https://download.pytorch.org/whl/cpu";
+    pytorch-cu130 = "https://download.pytorch.org/whl/cu130";
     nvidia-wheels = "https://pypi.nvidia.com/tensorrt-llm";
-    nvidia-tensorrt = "https://developer.nvidia.com/downloads/compute/machine-learning/tensorrt/10.7.0/tars";
+    nvidia-tensorrt = "https://developer.nvidia.com/downloads/compute/machine-learning/tensorrt/${release}/tars";
   };
+
+  # 10.7.0 of 10.7.0.23
+  release = builtins.concatStringsSep "." (builtins.match "([0-9]+)\\.([0-9]+)\\.([0-9]+).*" version);
 
   fromPlace = [ "${places.${source}}/${builtins.replaceStrings [ "+" ] [ "%2B" ] file}" ];
 in

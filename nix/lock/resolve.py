@@ -28,7 +28,8 @@ def resolve(stack: str, spec: Mapping[str, Any], version: str) -> Lock:
     requirements = tuple(text.format(version=version) for text in spec["requirements"])
     left_out: dict[str, str] = spec.get("left_out", {})
     pinned = tuple(_pinned(each, spec, version) for each in spec.get("pinned", ()))
-    report = _pip_report(requirements)
+    # Not PyTorch's index for the wheels that PyPI lacks: it has copies of PyPI's files, too.
+    report = _pip_report((*requirements, *spec.get("urls", ())))
     requires = _requires(report, requirements, left_out)
     sources: dict[str, str] = spec.get("sources", {})
     files = [_locked(each, sources, requires) for each in report["install"]]
@@ -117,6 +118,11 @@ def main() -> int:
     Path(lock_json).write_text(lock.text())
     check(read_lock(Path(lock_json)))
     print(f"{lock_json}: {len(lock.files)} files for Python {lock.python}")
+    for each in spec.get("pinned", ()):
+        print(
+            f"{each['file']} was not downloaded; its hash is that of nix/locks/stacks.json. "
+            "If Nix reports a hash mismatch, see docs/images.md#a-hash-mismatch"
+        )
     return 0
 
 

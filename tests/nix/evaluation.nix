@@ -5,6 +5,7 @@ let
   names = builtins.attrNames images;
   matches = pattern: text: builtins.match pattern text != null;
   isRunner = matches ".*runner.*";
+  isPytorch = matches ".*-tensorrt-llm-pytorch-.*";
   ofImages =
     function:
     builtins.listToAttrs (
@@ -23,8 +24,10 @@ let
     in
     map (entry: builtins.substring length (-1) entry) found;
 
-  # Locks.
-  stacks = builtins.fromJSON (builtins.readFile ../../nix/locks/stacks.json);
+  # Locks. That of engine-tensorrt-llm-pytorch is made by users.
+  allStacks = builtins.fromJSON (builtins.readFile ../../nix/locks/stacks.json);
+  isLocked = builtins.pathExists ../../nix/locks/engine-tensorrt-llm-pytorch.json;
+  stacks = if isLocked then allStacks else builtins.removeAttrs allStacks [ "engine-tensorrt-llm-pytorch" ];
   lockOf = stack: builtins.fromJSON (builtins.readFile (../../nix/locks + "/${stack}.json"));
   ofLocks = function: builtins.mapAttrs (stack: _: function (lockOf stack)) stacks;
   normalized =
@@ -50,7 +53,7 @@ let
 in
 {
   the-documented-images-are-there = {
-    expr = names;
+    expr = builtins.filter (name: !isPytorch name) names;
     expected = [
       "cog-triton-builder"
       "cog-triton-builder-cpu"
@@ -67,6 +70,16 @@ in
       "cog-triton-runner-vllm-89"
       "cog-triton-runner-vllm-90"
     ];
+  };
+  images-of-the-pytorch-backend-are-there-once-its-lock-is = {
+    expr = map (name: [
+      name
+      images.${name}.config.Labels."cog-triton.python"
+    ]) (builtins.filter isPytorch names);
+    expected = map (sm: [
+      "cog-triton-runner-tensorrt-llm-pytorch-${sm}"
+      "3.11, engine 3.10"
+    ]) (if isLocked then [ "100" "103" "120" "80" "89" "90" ] else [ ]);
   };
   every-image-evaluates-to-a-derivation-of-its-name = {
     expr = ofImages (image: matches "/nix/store/.*-${image.name}\\.drv" image.drvPath);
@@ -170,7 +183,7 @@ in
         inherit name;
         value =
           let
-            sm = builtins.match "cog-triton-runner-(vllm-)?([0-9]+)" name;
+            sm = builtins.match "cog-triton-runner-((vllm|tensorrt-llm-pytorch)-)?([0-9]+)" name;
           in
           if sm == null then
             [
@@ -179,7 +192,7 @@ in
             ]
           else
             [
-              (builtins.elemAt sm 1)
+              (builtins.elemAt sm 2)
               [ name ]
             ];
       }) names
@@ -202,6 +215,8 @@ in
           (
             if matches ".*-vllm-.*" name then
               "vllm 0.33.0"
+            else if isPytorch name then
+              "tensorrt-llm 1.2.1"
             else if matches ".*-cpu" name then
               "transformers 5.24.0"
             else
@@ -245,6 +260,30 @@ in
       ]
     );
     expected = none;
+  };
+  what-is-on-nvidias-and-pytorchs-pages-is-fetched-there = {
+    expr = map (file: (wheel file).urls) (
+      allStacks.engine-tensorrt-llm.pinned
+      ++ allStacks.engine-tensorrt-llm-pytorch.pinned
+      ++ map (url: {
+        version = "";
+        file = builtins.replaceStrings [ "%2B" ] [ "+" ] (baseNameOf url);
+        sha256 = "";
+        source = "pytorch-cu130";
+      }) allStacks.engine-tensorrt-llm-pytorch.urls
+    );
+    expected =
+      let
+        wheels = "https://pypi.nvidia.com/tensorrt-llm";
+        archives = "https://developer.nvidia.com/downloads/compute/machine-learning/tensorrt";
+      in
+      [
+        [ "${wheels}/tensorrt_llm-0.16.0-cp310-cp310-linux_x86_64.whl" ]
+        [ "${archives}/10.7.0/tars/TensorRT-10.7.0.23.Linux.x86_64-gnu.cuda-12.6.tar.gz" ]
+        [ "${wheels}/tensorrt_llm-1.2.1-cp310-cp310-linux_x86_64.whl" ]
+        [ "${archives}/10.14.1/tars/TensorRT-10.14.1.48.Linux.x86_64-gnu.cuda-13.0.tar.gz" ]
+      ]
+      ++ map (url: [ url ]) allStacks.engine-tensorrt-llm-pytorch.urls;
   };
   no-lock-names-a-host = {
     expr = filterFiles (file: matches ".*://.*" (builtins.toJSON file));
