@@ -1,4 +1,8 @@
-"""Cog's HTTP server for the builder: ``python -m builder.cog_server`` checks its variables, then runs it."""
+"""Cog's HTTP server for the builder: ``python -m builder.cog_server [OPTION...]``.
+
+It checks the variables with which that server would end in a traceback, then runs ``cog.server.http`` with
+the same options.
+"""
 
 import os
 import re

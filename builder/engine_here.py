@@ -40,7 +40,11 @@ Report = Callable[[str], None]
 
 
 def engine_here(file: ConfigFile, *, report: Report = print, progress: Progress | None = None) -> Path:
-    """Return the folder of the engine of ``file``; make it first, or refuse a model that does not fit."""
+    """Return the folder of the engine of ``file``, and make the engine if it is not there.
+
+    A table reports the memory that the model needs before its weights are downloaded. A model that does not
+    fit is refused.
+    """
     if KINDS[file.config.engine_kind].needs_gpu and not visible_gpus():
         raise GpuRequired(engine_kind=file.config.engine_kind)
     models = cache_folder() / "models"

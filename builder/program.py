@@ -68,7 +68,10 @@ class Program:
 
 
 def run_program(program: Program, report: Callable[[str], None]) -> float:
-    """Run ``program`` and return its seconds. Raises ProgramFailed, OutOfMemory and ProgramMissing."""
+    """Run ``program`` to its end and return its duration in seconds.
+
+    Raises ProgramFailed with the last lines of its output, OutOfMemory and ProgramMissing.
+    """
     started_s = time.monotonic()
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
 

@@ -64,7 +64,10 @@ def _alone(engine_tar: Path) -> Iterator[None]:
 
 
 def _source(config: object) -> str:
-    """Return the path or URL, which Cog would download if it were declared as one. Raises InvalidInput."""
+    """Return the path or URL of ``config``. Raises InvalidInput: without a schema Cog passes any type.
+
+    The input is declared as text because Cog would download a URL itself, from any address.
+    """
     if not isinstance(config, str) or not config.strip():
         raise InvalidInput(name="config", expected="the URL or the path of a build config", value=config)
     return config

@@ -23,7 +23,11 @@ from engine.words import in_words, num_files
 
 @dataclass(kw_only=True)
 class Work(Sources):
-    """State of one build: ``directory`` has the engine's content; ``scratch`` is removed after the build."""
+    """State of one build, passed from step to step.
+
+    ``directory`` has the engine's content, which becomes ``destination`` or is packed into it; ``scratch`` is
+    for everything else and is removed after the build.
+    """
 
     config: BuildConfig
     directory: Path

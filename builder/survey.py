@@ -48,7 +48,10 @@ class Survey:
 
 
 def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Survey:
-    """Download config.json or a GGUF header from the Hub, and nothing else; a model in a tar as a whole."""
+    """Download config.json of a model on the Hub, or the header of its GGUF file, and nothing else.
+
+    A model in a tar is downloaded as a whole.
+    """
     is_converted = not KINDS[config.engine_kind].runs_gguf
     if config.model_path is not None or config.model_tar_url is not None:
         model = obtain_model(config, sources, with_weights=with_weights)

@@ -1,4 +1,9 @@
-"""Upload an engine.tar to the Cog server's upload URL, from the disk: Cog itself reads it into memory."""
+"""Upload a finished engine.tar to the upload URL of the Cog server, straight from the disk.
+
+Cog's own upload reads the whole file into memory (twice) and gives up after 25 seconds, so this module does
+it instead, by the same protocol: PUT to ``<upload URL>/<file name>``. The file is then at the Location of
+the answer, or else at that URL, without its query.
+"""
 
 import os
 import re

@@ -54,7 +54,10 @@ def chat_form(openai_url: str, *, has_keys: bool = False) -> CurlForm:
 def curl_forms(
     cog_port: int, triton_port: int, openai_port: int = 0, *, has_keys: bool = False
 ) -> list[CurlForm]:
-    """Return Cog as JSON and events, the ensemble, the slot, and a chat. ``has_keys``: for the chat alone."""
+    """Return forms for Cog (JSON and events), Triton's ensemble, the slot and, with ``openai_port``, a chat.
+
+    ``has_keys``: API_KEYS is set, so all forms but those of Cog send a key.
+    """
     cog = f"http://localhost:{cog_port}/predictions"
     models = f"http://localhost:{triton_port}/v2/models"
     prediction = {"input": {"prompt": PROMPT, "max_tokens": _MAX_TOKENS, "seed": 0}}
@@ -80,7 +83,10 @@ def curl_forms(
 
 
 def ready_lines(settings: Settings, *, cog_host: str | None, embeds: bool = False) -> Iterator[str]:
-    """Yield what is printed once a server is ready. ``cog_host``: None without Cog. ``embeds``: no chats."""
+    """Yield what is printed once a server takes requests: the page, one request, and where the rest is.
+
+    ``cog_host``: address of Cog's server, None if there is none. ``embeds``: the model returns embeddings.
+    """
     has_keys, port = bool(settings.api_keys), settings.openai_port
     openai = f"http://{_reached_at(settings.openai_host)}:{port}"
     form = embedding_form(openai, has_keys=has_keys) if embeds else chat_form(openai, has_keys=has_keys)

@@ -42,7 +42,10 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Instance:
-    """The additions of the new image to its base: another environment, and a layer with /src/config.yaml."""
+    """The additions of the new image to its base: other environment variables and one more small layer.
+
+    The layer is /src/config.yaml, the arguments of the server. The registry mounts the layers of the base.
+    """
 
     environment: Mapping[str, str]
     server: Mapping[str, Any]

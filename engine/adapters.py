@@ -23,7 +23,7 @@ TENSORRT_LLM_MODULES = {
     "up_proj": "mlp_gate",
     "gate_up_proj": "mlp_gate_up",
 }
-"""Hugging Face's names of the modules that an adapter changes, and TensorRT-LLM's."""
+"""TensorRT-LLM's names of the modules that an adapter can change, by Hugging Face's names."""
 _MAX_CONFIG_BYTES = 1 << 20
 
 
@@ -39,9 +39,9 @@ def digest_of(folder: Path) -> str:
 
 
 def adapter_shape(name: str, folder: Path) -> tuple[int, list[str] | None]:
-    """Return the largest rank of the adapter, and the modules that it changes; None if it does not list them.
+    """Return the adapter's largest rank and the names of the modules that it changes.
 
-    Raises E1014 for what is no plain LoRA adapter of PEFT.
+    The names are None if the adapter does not list them. Raises E1014 if it is no plain LoRA adapter of PEFT.
     """
     try:
         with (folder / CONFIG_NAME).open("rb") as file:

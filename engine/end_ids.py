@@ -28,7 +28,10 @@ _BEGINS_OF_MESSAGES = ("<|start|>", "<|begin|>")
 
 
 def read_end_ids(engine_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Read ids of the files, and of well-known end tokens, the most common first. Raises EngineUnreadable."""
+    """Read the end ids that any file names, and those of well-known end tokens, the most common first.
+
+    All files are read because trainers often change only one of them. Raises EngineUnreadable.
+    """
     config = read_json(engine_dir / "config.json")
     models = [config, config.get("text_config"), config.get("pretrained_config")]
     documents = [each for each in models if isinstance(each, dict)]

@@ -62,7 +62,10 @@ def verify(path: Path) -> Manifest:
 
 
 def read_sampling(source: str | Path, manifest: Manifest) -> dict[str, float]:
-    """Read an engine's sampling parameters, unknown of a URL or compressed tar. Raises E1312 and E1329."""
+    """Read the engine's default sampling parameters; return none for a URL or a compressed tar.
+
+    Raises EngineUnreadable and GenerationConfigInvalid.
+    """
     path = local_path(source)
     if path is None or GENERATION_CONFIG not in manifest.files:
         return {}

@@ -1,4 +1,7 @@
-"""A line on a terminal that tells what is waited for; else plain lines. Python 3.8 and no package needed."""
+"""One line on a terminal that shows what is waited for, and for how long; elsewhere a plain line at times.
+
+Standard library only, and Python 3.8 can run it: the set-up uses it before anything is installed.
+"""
 
 from __future__ import annotations
 

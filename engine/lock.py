@@ -12,7 +12,10 @@ _NAP_S = 0.05
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock file ``path``, against this process too. ``on_wait``: called once if it is taken."""
+    """Wait for the lock file ``path`` and hold it in the block.
+
+    ``on_wait`` is called once if the lock is taken. Holders in the same process exclude each other too.
+    """
     descriptor = _take(path)
     if descriptor is None:
         on_wait()

@@ -19,7 +19,10 @@ class BadName(ValueError):
 
 
 def normal_name(raw: str) -> str:
-    """Return ``raw`` without ``.`` parts and doubled slashes; the root is empty. Raises BadName if unsafe."""
+    """Return ``raw`` as a relative posix name without ``.`` parts and doubled slashes.
+
+    The root itself (``./``) is the empty string. Raises BadName if ``raw`` is unsafe.
+    """
     if _USUAL_NAME.fullmatch(raw):
         return raw
     if raw.startswith("/"):

@@ -1,4 +1,7 @@
-"""Take secrets out of what is shown or stored. Python 3.8 can run this module."""
+"""Take secrets out of what is shown or stored: credentials in URLs, tokens in build configs.
+
+Python 3.8 can run this module.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,10 @@ class CompiledConfig:
     """Tokens of a block of the KV cache."""
 
     def prompt_limit(self, *, is_chunked: bool) -> int:
-        """Return the executor's longest prompt, as TRTGptModel logs it: one step's, unless it is chunked."""
+        """Return the longest prompt that the executor takes, in tokens.
+
+        It is what TRTGptModel logs at its start. A prompt that is not chunked must fit in one step.
+        """
         if not self.is_packed:
             return self.max_input_len
         room = self.max_seq_len - 1

@@ -1,4 +1,7 @@
-"""``repr`` in bounded time and space, for what a client sent. Constants are those of JSON and YAML."""
+"""``repr`` in time and space that do not depend on the value, which a client may have sent.
+
+Constants are those of JSON and YAML, which clients write.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ class WireError(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ExitReason:
-    """A file in memory for the error that ends a child, which opens ``descriptor``. The first one stays."""
+    """A file in memory where a child process leaves the error that ends it. The first error stays.
+
+    The parent makes it and passes ``descriptor`` on; the child opens it by that number.
+    """
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:

@@ -95,7 +95,9 @@ class _Demo:
         self._words = Words(Tokenizer.from_file(str(engine_folder / "tokenizer.json")))
         self._stacks: dict[str, Stack] = {}
         self._events: list[str] = []
+        """Addresses at which the servers publish the events of their KV caches."""
         self._metrics: dict[str, dict[str, float]] = {}
+        """Last known metrics of each server."""
         self._rows: list[list[str]] = []
         self._totals = Counter[str]()
         self._router: Router
@@ -174,7 +176,10 @@ class _Demo:
         return [Prompt(each, self._words.tokenizer.encode(each).ids, _OUTPUT_TOKENS) for each in texts]
 
     def _since(self, before: Mapping[str, Mapping[str, float]], metric: str) -> dict[str, int]:
-        """Ask the servers; return by how much ``metric`` grew, by server. One that is gone has told all."""
+        """Ask the servers for ``metric``; return by how much it grew since ``before``, by server.
+
+        A server that has ended keeps its last value.
+        """
         for name, stack in self._stacks.items():
             with suppress(urllib3.exceptions.HTTPError):
                 answer = urllib3.request("GET", f"{stack.openai_url}/metrics", timeout=2, retries=False)

@@ -51,6 +51,7 @@ class Process:
 
 
 def processes(session: int | None = None) -> Iterator[Process]:
+    """Yield all processes, or those of one session."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # It has ended in the meantime.
             fields = (folder / "stat").read_text().rpartition(")")[2].split()

@@ -46,7 +46,10 @@ class Router(NamedTuple):
 
 @contextmanager
 def router(name: str, urls: Sequence[str], folder: Path, *options: str) -> Iterator[Router]:
-    """Start one, with ``options``, in front of ``urls``. Raises MissingRequirement and StartFailed."""
+    """Start the router ``name`` in front of the servers at ``urls``, and stop it at the end.
+
+    ``options``: of its command line. Raises StartFailed, and MissingRequirement if it is not installed.
+    """
     port, metrics_port = free_ports(2)
     program, *fixed = ROUTERS[name]
     command = [find_program(program), *fixed, "--host", LOOPBACK, "--port", str(port), "--worker-urls", *urls]
@@ -57,6 +60,7 @@ def router(name: str, urls: Sequence[str], folder: Path, *options: str) -> Itera
 
 @contextmanager
 def started(name: str, command: Sequence[str], folder: Path, port: int) -> Iterator[Router]:
+    """Start the program of a router or balancer that listens at ``port``, and stop it at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     url, log_path = f"http://{LOOPBACK}:{port}", folder / f"{name}.log"
     variables = {"HOME": str(folder), "NO_COLOR": "1"}

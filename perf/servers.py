@@ -45,6 +45,7 @@ class Stack:
 
     @property
     def session(self) -> int:
+        """Id of the process session that all its processes are in."""
         return self.server.pid
 
 

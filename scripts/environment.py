@@ -101,7 +101,10 @@ def find_uv() -> str:
 
 
 def pip_settings() -> dict[str, str]:
-    """Return the variables that tell uv pip's settings. The cache is here if the user's can't be written."""
+    """Return variables that give uv the settings of pip, other than those that are set already.
+
+    Packages are cached in the checkout if the user's cache folder can't be written.
+    """
     listed = run("pip config list", str(ROOT / ".cache/uv/bin/pip"), "config", "list")
     settings = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
     for section in ("global.", "install.", ":env:."):  # The last one wins.
@@ -148,7 +151,10 @@ def read_stamp(folder: Path) -> dict[str, str]:
 
 
 def run(what: str, *command: str, **environment: str) -> str:
-    """Run a command and show its progress; return its output. Raises InstallationFailed, without secrets."""
+    """Run a command; show how long it takes and what it downloads. Return its output.
+
+    Raises InstallationFailed, whose output is without the secrets of URLs.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in _MISLEADING}
     output = []
     with LiveLine() as live, subprocess.Popen(

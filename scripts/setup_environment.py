@@ -36,7 +36,10 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def set_up(folder: str, *names: str, compiles: bool = True, is_complete: bool = True) -> None:
-    """Make an environment unless it is current. ``is_complete``: the locks have all that packages ask for."""
+    """Make an environment if it is not current. Exits with status 2 if this machine lacks something.
+
+    ``is_complete``: False if a lock leaves out a package that another one asks for. No check then follows.
+    """
     path = environment.ROOT / folder
     if environment.read_stamp(path) == environment.stamp(path, *names):
         return
@@ -148,7 +151,11 @@ SET_UPS: dict[str, Callable[[], None]] = {
 
 
 def torch_requirements(setting: str, *, for_vllm: bool = False) -> str:
-    """Return the file that brings torch to ``.venv-engine``: without a second CUDA where vLLM has one."""
+    """Return the name of the requirement file that brings torch to ``.venv-engine``.
+
+    ``for_vllm``: vLLM uses the GPU with a CUDA of its own, so CUDA is not downloaded again. An installed CUDA
+    build stays.
+    """
     if setting not in ("", "cpu", "cuda"):
         raise InvalidSetting(name="TORCH", expected="cpu or cuda", value=setting)
     present = environment.ROOT.glob(".venv-engine/lib/python*/site-packages/torch-*.dist-info")

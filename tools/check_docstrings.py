@@ -1,4 +1,7 @@
-"""Print docstrings in FILEs that are no sentences. Ruff's D401 checks for imperatives in functions."""
+"""Find docstrings that are no sentences: ``python -m tools.check_docstrings FILE...`` prints them.
+
+Docstrings of attributes and constants are checked, too. Ruff's D401 checks for imperatives in functions.
+"""
 
 import ast
 import re

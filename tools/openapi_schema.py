@@ -1,4 +1,8 @@
-"""Write ``.cog/openapi_schema.json`` of all runners, by which Cog validates inputs and streams."""
+"""Write ``.cog/openapi_schema.json`` from a Cog runner's signature, as Cog's build tool does.
+
+With that file Cog validates inputs, serves ``/openapi.json`` and streams server-sent events.
+``python -m tools.openapi_schema`` writes the files of all runners.
+"""
 
 import importlib
 import inspect

@@ -1,4 +1,7 @@
-"""Write the generated parts of docs, from ``<!-- NAME:begin -->`` to ``<!-- NAME:end -->``."""
+"""Generated parts of docs: ``python -m tools.readme`` writes them.
+
+A part stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
+"""
 
 import inspect
 import os

@@ -1,4 +1,7 @@
-"""Arguments of an engine's library in a build config: a JSON file has those of each, with their bounds."""
+"""Arguments of an engine's library in a build config: their types, and those that a config can't set.
+
+A JSON file beside the library's own module has its arguments, with their types and bounds.
+"""
 
 import difflib
 import json

@@ -1,4 +1,7 @@
-"""The build config: cog-trt-llm's YAML keys plus the choice of engine, as frozen models without the token."""
+"""The build config: cog-trt-llm's YAML keys plus the choice of engine, as frozen models.
+
+A config has no token, so it can be printed and packed: ``builder.config.file`` removes ``hf_token`` first.
+"""
 
 import math
 import re
@@ -106,7 +109,11 @@ class ProgramStep(_Section):
 
 
 class BuildStep(ProgramStep):
-    """The step that compiles the engine. ``fit_lengths`` cuts lengths to the model's and rejects none."""
+    """The step that compiles the engine.
+
+    ``fit_lengths`` reduces max_seq_len and max_input_len to the model's max_position_embeddings, which are
+    otherwise rejected if they exceed it. Migrated configs have it, as earlier versions had no limit.
+    """
 
     fit_lengths: bool = False
 

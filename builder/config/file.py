@@ -75,7 +75,10 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A checked build config, with a note for each change made to it. ``folder``: None for a URL."""
+    """A build config that was read, migrated and checked, and a note for each change made to it.
+
+    ``folder`` is the file's folder, None for a URL.
+    """
 
     config: BuildConfig
     hf_token: SecretStr | None
@@ -92,7 +95,10 @@ class ConfigFile:
 
 
 def read_config(source: str | Path, *, only_public: bool = False) -> ConfigFile:
-    """Read and check the config at ``source``. Raises 12xx. ``only_public``: refuse private addresses."""
+    """Read and check the config at ``source``, a path or an http(s) URL. Raises 12xx errors.
+
+    ``only_public``: refuse a URL that leads to a private address.
+    """
     folder = None if is_config_url(source) else Path(source).absolute().parent
     return parse_config(read_text(source, only_public=only_public), shown=shown_source(source), folder=folder)
 

@@ -1,4 +1,8 @@
-"""The arguments of TensorRT-LLM's ``LLM`` (1.3.0rc7 and later) in a build config, and what it can't set."""
+"""The arguments of TensorRT-LLM's ``LLM`` in a build config, and those that a config can't set.
+
+``llm_arguments.json`` has the arguments of NVIDIA's API reference of 1.3.0rc7, and later ones with the
+version that added them (``since``). An engine does not start with an argument that its version lacks.
+"""
 
 from pathlib import Path
 

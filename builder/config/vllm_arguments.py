@@ -1,4 +1,7 @@
-"""The arguments of vLLM's engine in a build config, which ``tools/list_vllm_arguments.py`` lists."""
+"""The arguments of vLLM's engine in a build config, and those that a config can't set.
+
+``tools/list_vllm_arguments.py`` writes ``vllm_arguments.json`` from the pinned vLLM.
+"""
 
 from pathlib import Path
 

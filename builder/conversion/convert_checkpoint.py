@@ -1,4 +1,9 @@
-"""Run in the engine environment: convert a model as the convert_checkpoint.py examples of TensorRT-LLM do."""
+"""Run in the engine environment: convert any Hugging Face model to a TensorRT-LLM checkpoint.
+
+It takes the flags of the convert_checkpoint.py scripts in TensorRT-LLM's examples and does the same with the
+library (0.16.0): a file for each rank and one config.json in ``--output_dir``. The plan refuses what needs a
+script's own code (NeMo's and Meta's formats).
+"""
 
 import argparse
 import json

@@ -1,4 +1,9 @@
-"""Run a program whose session ends with it and the builder: ``end_with_builder.py PROGRAM ARG...``."""
+"""Run a program whose session ends with it and with the builder: ``end_with_builder.py PROGRAM ARG...``.
+
+This process leads the session and starts the program. When the program has ended, or when the builder has
+exited or closed this process's stdin, it ends every other process of the session and takes over the program's
+exit status.
+"""
 
 import os
 import select

@@ -1,4 +1,8 @@
-"""Run in the engine environment: ``tokenizer_to_fast.py SLOW_DIR FAST_DIR [--trust-remote-code]``."""
+"""Run in the engine environment: ``tokenizer_to_fast.py SLOW_DIR FAST_DIR [--trust-remote-code]``.
+
+It reads the tokenizer in SLOW_DIR with transformers and writes tokenizer.json and tokenizer_config.json to
+FAST_DIR. It imports nothing of this project, which that environment does not have.
+"""
 
 import argparse
 import importlib.util

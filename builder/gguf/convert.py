@@ -29,7 +29,10 @@ _CHUNK_NUMBERS = 8 << 20
 
 
 def convert(model: Model, name: str, folder: Path, dtype: str | None, progress: Progress | None) -> Model:
-    """Write the file as a model into ``folder``. Raises GgufUnsupported, ModelUnusable and NotEnoughSpace."""
+    """Convert the file ``name`` of ``model`` to a model in ``folder``. ``dtype``: None for the file's own.
+
+    Raises GgufUnsupported, ModelUnusable and NotEnoughSpace before it writes weights.
+    """
     file = read_header(model.name, model.files[name])
     architecture = read_architecture(file)
     values = {**architecture.values, **({"torch_dtype": dtype} if dtype is not None else {})}
@@ -39,7 +42,10 @@ def convert(model: Model, name: str, folder: Path, dtype: str | None, progress: 
 
 
 def describe(model: Model, name: str, folder: Path) -> Model:
-    """Write configuration and tokenizer, of any architecture. Raises GgufUnsupported and ModelUnusable."""
+    """Write configuration and tokenizer of the file ``name`` of ``model``, of any architecture.
+
+    Raises GgufUnsupported and ModelUnusable.
+    """
     file = read_header(model.name, model.files[name])
     _write_documents(file, read_description(file), folder)
     return _written(model, folder)

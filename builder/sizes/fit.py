@@ -1,4 +1,7 @@
-"""Machines that fit a model that is not compiled. Estimates are high: what is said to fit does."""
+"""Machines that fit a model that is not compiled: GPUs, with their tokens of KV cache, or main memory.
+
+Memory is estimated high, as in ``memory.py``: a model that is reported to fit does fit.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,7 +66,10 @@ def stored_precision(values: Mapping[str, Any]) -> Precision:
 
 
 def running_precision(values: Mapping[str, Any], dtype: str | None, *, on_cpu: bool, half: bool) -> Precision:
-    """Return how the engine holds numbers: as float32 ``on_cpu``, with ``half`` in 16 bits at most."""
+    """Return how the engine holds the numbers that it reads from the model's files.
+
+    ``on_cpu``: weights are held as float32. ``half``: float32 weights are held in 16 bits, as vLLM does.
+    """
     stored = stored_precision(values)
     if stored.gguf_type is not None:
         return stored

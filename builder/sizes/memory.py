@@ -1,4 +1,8 @@
-"""Memory of a model and its engine by the formulas of docs/building.md, with activations estimated high."""
+"""Memory of a model and its engine, in bytes, by the formulas of docs/building.md.
+
+Weights and KV cache are exact to about a percent (padding and scales). Activations are high estimates, as
+TensorRT decides them by the kernels that it finds fastest.
+"""
 
 import math
 from collections.abc import Mapping
@@ -172,6 +176,7 @@ class ServingMemory:
 def serving_memory(
     shape: ModelShape, precision: Precision, split: Parallelism, limits: Limits
 ) -> ServingMemory:
+    """Return the memory of the largest rank."""
     of_token = kv_bytes_per_token(shape, precision, split)
     return ServingMemory(
         weight_bytes=rank_weight_bytes(shape, precision, split),

@@ -1,4 +1,8 @@
-"""Flags of TensorRT-LLM's programs by file name (``flags/<version>.yaml``). Other scripts go unchecked."""
+"""Flags of TensorRT-LLM's programs (``flags/<version>.yaml``), by which a config's arguments are checked.
+
+A program is known by its file name: ``trtllm-build``, ``quantize.py``, ``convert_checkpoint.py``. The
+arguments of any other script are passed on unchecked.
+"""
 
 import difflib
 import math
@@ -91,7 +95,10 @@ def find_flag(program: str, name: str, example_name: str | None = None) -> Flag 
 
 
 def check_arguments(program: str, args: Arguments, *, where: str, example_name: str | None = None) -> None:
-    """Raise E1220 for an unknown flag, E1203 for an invalid value. ``where``: such as ``build.args``."""
+    """Raise E1220 for a flag that ``program`` does not have and E1203 for an invalid value.
+
+    ``where`` is the key of the arguments, such as ``build.args``.
+    """
     if flags_of(program) is None:
         return
     for name, value in args.items():

@@ -1,4 +1,8 @@
-"""The paths of cog-trt-llm's configs, which are of one machine: it ran in ``/src``. No disk is read."""
+"""The paths of cog-trt-llm's configs, which are of one machine.
+
+The original ran in ``/src`` and put the model into ``/src/models/<model_id>``; ``./engine_outputs`` and
+``/src/engine_outputs`` are the same folder. Nothing here reads the disk.
+"""
 
 import posixpath
 

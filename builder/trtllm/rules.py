@@ -1,4 +1,8 @@
-"""Checks of a config before any weights are downloaded. ``sizing.fit`` has those that need config.json."""
+"""Checks of a config before any weights are downloaded.
+
+``check`` needs the config alone and ``check_gpu`` the GPU's architecture. The checks that need
+the model's config.json are in ``sizing``.
+"""
 
 from collections.abc import Iterator
 

@@ -33,7 +33,10 @@ class ProgramCall:
     args: Mapping[str, Argument] = field(hash=False)
 
     def value(self, name: str) -> Any:
-        """Return the argument as the program reads it (a switch as true or false), else its default."""
+        """Return the argument ``name`` as the program reads it, or the program's default.
+
+        A switch is true or false. An unknown program's argument is returned as given.
+        """
         flag = find_flag(self.program, name)
         if flag is None:
             return self.args.get(name)

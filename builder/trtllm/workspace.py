@@ -1,4 +1,8 @@
-"""The folder in which a build's programs run, as in cog-trt-llm's ``/src``. Their paths stay inside it."""
+"""The folder in which a build's programs run: the model and other inputs are placed in it.
+
+It stands for ``/src`` of cog-trt-llm's configs. Programs get paths relative to it, so a command is the same
+wherever the folder is, and can't name anything outside.
+"""
 
 import json
 import posixpath

@@ -78,7 +78,11 @@ def read_object(model: Model, name: str) -> dict[str, Any]:
 
 
 def check_shards(model: Model, weights: Collection[str], names: Collection[str], index: str | None) -> None:
-    """Raise ModelUnusable if ``names`` lack files of ``weights``, by the index or the numbers in names."""
+    """Raise ModelUnusable if ``names`` lacks files of the ``weights``.
+
+    The files are those that ``index`` lists. Without an index, the numbers in the names of the weights tell
+    how many there are.
+    """
     if index is None or index not in model.files:
         if missing := missing_shards(weights, names):
             raise model.unusable(f"it lacks {_some(missing)}; download it again")

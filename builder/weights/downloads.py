@@ -1,4 +1,8 @@
-"""Download files by HTTP, several at once and resumed. Files have their names once they are verified."""
+"""Download files by HTTP: several at once, resumed after an interruption, verified before they are used.
+
+A file is written to ``<destination>.incomplete`` and renamed once its size and hash are verified, so neither
+a killed process nor a lost connection leaves half a file that looks whole.
+"""
 
 import hashlib
 import os
@@ -89,7 +93,10 @@ class _Shared:
 
 
 def fetch_all(downloads: Sequence[Download], progress: Progress | None) -> None:
-    """Download what is not there yet. Raises DownloadCorrupt, OSError and ``engine.download``'s errors."""
+    """Download every file of ``downloads`` that is not there yet; the first failure stops the others.
+
+    Raises the errors of ``engine.download``, OSError for the disk, DownloadCorrupt for a wrong hash.
+    """
     total_bytes = sum(download.missing_bytes for download in downloads) or None
     shared = _Shared()
     pool = ThreadPoolExecutor(NUM_PARALLEL, thread_name_prefix="download")

@@ -20,7 +20,10 @@ def cache_folder() -> Path:
 
 
 def place(source: Path, destination: Path, *, or_link: bool = False) -> None:
-    """Make ``source`` appear as ``destination``: by a hard link, else by a copy or, ``or_link``, a link."""
+    """Make ``source`` appear as ``destination``, in a folder that is made if needed.
+
+    ``destination`` is a hard link where that is possible, else a symbolic link with ``or_link``, else a copy.
+    """
     destination.parent.mkdir(exist_ok=True)
     try:
         os.link(source.resolve(), destination)

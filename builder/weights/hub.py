@@ -171,7 +171,11 @@ class Hub:
         )
 
     def _ask_for_access(self, downloads: Collection[Download]) -> None:
-        """Raise the Hub's refusal of a cached file: the cache serves callers with other tokens, too."""
+        """Ask the Hub for the largest file that is cached already, and raise its error if it refuses access.
+
+        The cache also serves callers with other tokens: a caller without access to a model must not get it
+        here.
+        """
         present = [download for download in downloads if download.destination.exists()]
         largest = max(present, key=lambda download: download.size_bytes or 0)
         get_hf_file_metadata(largest.url, token=self._token, endpoint=self.endpoint, retry_on_errors=True)

@@ -13,7 +13,10 @@ from errors.build_config import ModelPathInvalid, ModelUnusable
 
 
 def obtain_model(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Model:
-    """Obtain the files of ``config``, whose model_path wins over model_tar_url, and that over model_id."""
+    """Obtain the files that ``config`` asks for: configuration, tokenizer and, if wanted, one set of weights.
+
+    model_path takes precedence over model_tar_url, and both over model_id, which is then just a name.
+    """
 
     def choose(names: Sequence[str], fetch: Fetch) -> Sequence[str]:
         return wanted_names(config, names, fetch, with_weights=with_weights)
@@ -85,7 +88,10 @@ def _of_folder(model: str, folder: Path, choose: _Choose, revision: str | None =
 
 
 def _find(model_path: str, folders: Sequence[Path]) -> Path:
-    """Find ``model_path`` under the first of ``folders`` that has it. It may hold links, as the Hub's."""
+    """Find the folder ``model_path`` under the first of ``folders`` that has it.
+
+    It and its files may be links that lead elsewhere, as in the Hub's own cache.
+    """
     for folder in folders:
         if (found := folder / model_path).is_dir():
             return found

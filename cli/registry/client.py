@@ -115,7 +115,10 @@ class Registry(AbstractContextManager["Registry"]):
         expected: HTTPStatus | None = None,
         **headers: str,
     ) -> _Answer:
-        """Send a request; authenticate if the registry asks for it, but not at another host for uploads."""
+        """Send a request, and authenticate if the registry asks for it. ``url`` may be a path on it.
+
+        The registry may name another host for an upload. That host gets no credentials.
+        """
         url = urljoin(self._origin, url)
         is_own = url.startswith(f"{self._origin}/")
         answer = self._send(method, url, action, self._authorization if is_own else {}, headers, content)

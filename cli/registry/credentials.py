@@ -13,7 +13,10 @@ _HELPER_TIMEOUT_S = 30.0
 
 
 def find_credentials(host: str) -> tuple[str, str] | None:
-    """Find user and password in Docker's configuration and helpers; what can't be read is not there."""
+    """Find user and password for ``host`` in Docker's configuration and its credential helpers.
+
+    What can't be read counts as missing: the registry then refuses a request that needs it.
+    """
     folder = os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker"
     config = _read(Path(folder) / "config.json")
     server = _DOCKER_HUB if host == "registry-1.docker.io" else host

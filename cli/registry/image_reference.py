@@ -24,6 +24,7 @@ class ImageReference:
 
     @property
     def version(self) -> str:
+        """The digest or tag by which the registry finds this image."""
         return self.digest or self.tag
 
     @property

@@ -1,4 +1,8 @@
-"""Leases of a cache's engines, by locks on their folders, and removal of the least recently used others."""
+"""Leases of the engines of a cache, and removal of the least recently used of the others.
+
+A process that uses an engine holds a shared lock on its folder; the lock ends with the process. The folder's
+modification time is when the engine was last opened.
+"""
 
 import fcntl
 import os
@@ -26,7 +30,11 @@ class Lease:
 
 
 def make_room(engines: Path, wanted_bytes: int, limit_bytes: int) -> None:
-    """Remove unused engines, the oldest first, until ``wanted_bytes`` more are within ``limit_bytes``."""
+    """Remove the engines in ``engines`` that were used least recently, to make room.
+
+    Afterwards ``wanted_bytes`` more are within ``limit_bytes``, unless engines in use, which stay, exceed it.
+    Other processes may remove engines meanwhile.
+    """
     with writing(engines):
         folders = [path for path in engines.iterdir() if path.is_dir() and not is_staged(path)]
         kept = sorted(engine for folder in folders if (engine := _measured(folder)) is not None)

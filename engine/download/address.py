@@ -29,7 +29,10 @@ def allows_private_urls(environment: Mapping[str, str] | None = None) -> bool:
 def connect_to_public(
     target: tuple[str, int], timeout_s: float, source_address: tuple[str, int] | None = None
 ) -> socket.socket:
-    """Do ``socket.create_connection`` within ``timeout_s`` for all addresses. Raises AddressRefused."""
+    """Connect as ``socket.create_connection`` does, but within ``timeout_s`` for all addresses together.
+
+    Raises AddressRefused if an address of the host is not public.
+    """
     host, port = target
     error: OSError | None = None
     deadline_s = time.monotonic() + timeout_s
@@ -51,7 +54,10 @@ def connect_to_public(
 
 
 def require_public_host(host: str, port: int) -> None:
-    """Raise AddressRefused if a proxy's target is private. What it alone can resolve, the proxy judges."""
+    """Raise AddressRefused if this machine resolves the host that a proxy connects to, and it is not public.
+
+    A name that only the proxy can resolve is left to the proxy.
+    """
     try:
         _public_addresses(host, port)
     except socket.gaierror:

@@ -88,7 +88,7 @@ class Body:
     version: Version | None = None
     """Version of the content; None before the first response."""
     has_ranges: bool | None = None
-    """True if the server has ranges; None until that is known."""
+    """True if the server answers requests for ranges; None until that is known."""
     is_verified: bool = False
 
     def __post_init__(self, first: int) -> None:

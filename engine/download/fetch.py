@@ -35,7 +35,7 @@ class Source(AbstractContextManager["Source"]):
     """The source as it may be shown: without credentials."""
     size_bytes: int | None
     identity: str | None
-    """Changes whenever the content behind the same source does; None if that is unknown."""
+    """A value that changes whenever the content behind the same source does; None if there is none."""
     head: memoryview | bytes = b""
     progress: Progress | None = None
     client: Client | None = None
@@ -91,7 +91,10 @@ def fetch(
 
 
 def local_path(source: str | Path) -> Path | None:
-    """Return the path of a path or file URL; None for an HTTP(S) URL. Raises SourceUnsupported for others."""
+    """Return the path that ``source`` is or, as a file URL, names. Return None for an HTTP(S) URL.
+
+    Raises SourceUnsupported for any other URL.
+    """
     if isinstance(source, Path) or not (match := _URL.match(source)):
         return Path(source)
     scheme = (match[1] or "file").lower()

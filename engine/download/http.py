@@ -47,7 +47,10 @@ class Client:
         connections: int,
         authorization: str | None = None,
     ) -> None:
-        """Prepare requests. ``only_public``: see ``address``. ``authorization``: for the URL's own origin."""
+        """Prepare requests. ``only_public``: refuse private addresses, see ``engine.download.address``.
+
+        ``authorization`` is a header's value. Only the URL's own origin gets it.
+        """
         self.shown = redact_url(url)
         self._url = checked_url(url)
         self._authorization = None if authorization is None else {"Authorization": authorization}

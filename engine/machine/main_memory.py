@@ -1,4 +1,7 @@
-"""Main memory: how much there is, and what an engine takes of it without a GPU, as a plan tells before."""
+"""Main memory: how much this machine has, and how much an engine takes of it without a GPU.
+
+The engine makes its KV cache by these rules, and ``plan`` reports it by the same rules before a build.
+"""
 
 import os
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ STEP_TOKENS = 512
 """A prompt is processed in parts of at most this many tokens, so that it does not delay others for long."""
 BATCH_SIZE = 32
 LLAMA_CPP_SEQUENCES = 256
-"""LLAMA_MAX_SEQ of llama.cpp: most sequences of a batch."""
+"""Maximum number of sequences in a batch: LLAMA_MAX_SEQ of llama.cpp."""
 RETAINED_TOKENS = 8192
 """The KV cache keeps the prefixes of finished requests up to this many tokens."""
 

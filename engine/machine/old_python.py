@@ -13,7 +13,10 @@ _OLDEST = (3, 10)
 
 
 def leave_old_python(module: str, arguments: Sequence[str]) -> None:
-    """Run ``python -m module`` by ``.venv`` if this Python is too old; exit with status 2 without one."""
+    """Run ``python -m module`` with the Python of ``.venv`` instead, if this one is too old.
+
+    Without a ``.venv``, print a coded error and exit with status 2.
+    """
     if sys.version_info >= _OLDEST:
         return
     ours = SOURCE_ROOT / ".venv" / "bin" / "python"

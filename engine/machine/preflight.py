@@ -1,4 +1,7 @@
-"""Check that this machine can run an engine, which TensorRT would refuse after minutes, and cryptically."""
+"""Check that this machine can run an engine, before anything is loaded.
+
+TensorRT itself refuses an engine of another GPU only after minutes of loading, and with a cryptic message.
+"""
 
 import subprocess
 from collections.abc import Callable

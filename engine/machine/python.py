@@ -11,7 +11,11 @@ ENGINE_PYTHON_VARIABLE = "COG_TRITON_ENGINE_PYTHON"
 
 
 def engine_python(environment: Mapping[str, str] | None = None, folder: str = DEFAULT_ENVIRONMENT) -> str:
-    """Return the engine's Python, unchecked: the variable's, ``folder``'s, the default's, or this one."""
+    """Return the path of the engine's Python, without a check that it works.
+
+    It is the one that the variable COG_TRITON_ENGINE_PYTHON names, else that of the environment
+    ``folder`` or of the default environment in the checkout, else this Python.
+    """
     environment = os.environ if environment is None else environment
     if named := environment.get(ENGINE_PYTHON_VARIABLE):
         return named

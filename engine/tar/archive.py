@@ -234,7 +234,10 @@ def _usual_header(block: bytes) -> Member | None:
 
 
 def file_header(name: str, size_bytes: int) -> bytes:
-    """Return a plain file's header, always the same, in GNU format, whose sizes and names busybox reads."""
+    """Return the header block(s) of a plain file, reproducible: no owner, no time, mode 0644.
+
+    They are in GNU format. Unlike pax, busybox also reads its long names and sizes past 8 GiB.
+    """
     info = tarfile.TarInfo(name)
     info.size = size_bytes
     info.mode = 0o644

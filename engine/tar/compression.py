@@ -16,7 +16,10 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class PlainTar(io.RawIOBase):
-    """Uncompressed bytes of a tar, of ``size_bytes`` if known. OSErrors become EngineUnreadable here."""
+    """Uncompressed bytes of a tar. ``size_bytes`` is their number, None if unknown.
+
+    It raises EngineUnreadable for OSErrors of the stream.
+    """
 
     def __init__(self, stream: ByteStream, place: str, size_bytes: int | None) -> None:
         self.size_bytes = size_bytes

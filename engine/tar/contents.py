@@ -32,7 +32,10 @@ class Files(Protocol):
 
 
 class ContentReader:
-    """Reader of a tar(.gz), called ``place`` in errors: passes every file on and verifies it."""
+    """Reader of a tar (or tar.gz): it stops at the first file, then passes every file on and verifies it.
+
+    ``place`` names the tar in errors; ``size_bytes`` is its size, if known.
+    """
 
     def __init__(self, stream: ByteStream, place: str, size_bytes: int | None = None) -> None:
         tar = plain_tar(stream, place, size_bytes)

@@ -78,7 +78,10 @@ def _describe_tensorrt_llm(
 
 
 def _build_facts(config: dict[str, Any]) -> dict[str, Any]:
-    """Read facts from ``pretrained_config`` and ``build_config``, or ``builder_config`` (before 0.8)."""
+    """Read facts from ``pretrained_config`` and ``build_config``, or (before 0.8) from ``builder_config``.
+
+    Older builds limit prompt and output each, later ones prompt and the sum.
+    """
     pretrained = _object(config.get("pretrained_config"))
     build = _object(config.get("build_config" if pretrained else "builder_config"))
     mapping = _object(pretrained.get("mapping")) if pretrained else build

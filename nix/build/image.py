@@ -27,6 +27,7 @@ class Layout:
         self.write("oci-layout", {"imageLayoutVersion": "1.0.0"})
 
     def blob(self, document: dict[str, Any], kind: str) -> dict[str, Any]:
+        """Store a document; return its descriptor."""
         text = json.dumps(document, indent=2, sort_keys=True).encode()
         digest = hashlib.sha256(text).hexdigest()
         self._path(digest).write_bytes(text)
@@ -46,7 +47,10 @@ class Layout:
 
 
 def assemble(layout: Layout, name: str, created: str, config: dict[str, Any], layers: list[Path]) -> str:
-    """Write the image; return ``name:tag``. The tag is of the configuration's digest, and identifies it."""
+    """Write the image; return ``name:tag``. The tag is the beginning of the configuration's digest.
+
+    The configuration names every layer by its digest, so the tag identifies the complete content.
+    """
     facts = [json.loads((layer / "layer.json").read_text()) for layer in layers]
     history = [{"created": created, "created_by": f"cog-triton: {each['name']}"} for each in facts]
     image_config = layout.blob(

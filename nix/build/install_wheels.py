@@ -57,6 +57,7 @@ class Installer:
         (self.out / "pyvenv.cfg").write_text(settings)
 
     def install(self, path: Path) -> list[Path]:
+        """Install one wheel; return its Python files."""
         with zipfile.ZipFile(path) as wheel:
             names = wheel.namelist()
             folders = {name.split("/")[0] for name in names}

@@ -1,4 +1,9 @@
-"""``make bench``: the budget table without a GPU. Most rows are ratios to references of the same run."""
+"""``make bench``: the budget table, as far as it needs no GPU. Each row is measured and gets a verdict.
+
+Most rows are ratios to references of the same run, so that they mean the same on every machine: Cog with a
+mock (no Triton), the slot through Triton, and the floor. Absolute limits are judged on the machine that they
+name.
+"""
 
 import sys
 import tempfile

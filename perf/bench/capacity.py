@@ -52,9 +52,10 @@ def capacity_rows(stack: Stack, mock: Stack, effort: Effort) -> Iterator[Row]:
 
 
 def capacity(pace: Callable[[int], float]) -> float:
-    """Return how many streams a server carries. ``pace`` measures the share of the pace with a number.
+    """Return the number of streams that a server carries at the least share of the pace that is allowed.
 
-    Between the levels around the limit the share is a line over the logarithm of the number.
+    ``pace`` measures the share for a number of streams. Between the last number that is carried and the first
+    one that is not, the share is interpolated as a line over the logarithm of the number.
     """
     index = _LEVELS.index(_FIRST_LEVEL)
     carried = lost = None

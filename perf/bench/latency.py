@@ -67,6 +67,7 @@ def gaps_row(stack: Stack, effort: Effort) -> Row:
 
 
 def pace_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
+    """Measure the pace of many streams through Cog, on the machine that the limits are for."""
     for streams, tokens, least in ((FEW_STREAMS, 128, 98.0), (256, 512, 97.0), (512, 512, 95.0)):
         found = measure_cog(stack, tokens, batches(streams, tokens / PACE, effort.batches))
         what = f"{streams} streams x {tokens} tokens at {PACE:g} tokens/s: tokens/s per stream"

@@ -133,6 +133,7 @@ def _size_bytes(responses: Sequence[Response]) -> int:
 
 
 def _since(start_s: float, records: Iterable[Record]) -> list[Record]:
+    """Return the records with times that count from ``start_s``."""
     ordered = sorted(records, key=lambda record: record.scheduled_s)
     for record in ordered:
         record.scheduled_s -= start_s

@@ -103,6 +103,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """Return every n-th point and the last one: at most as many as a browser draws at once."""
     stride = math.ceil(len(points) / _MOST_POINTS) or 1
     return [*points[:-1:stride], *points[-1:]]
 

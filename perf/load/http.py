@@ -1,4 +1,8 @@
-"""An HTTP/1.1 client of the standard library that costs little beside the server that it measures."""
+"""An HTTP/1.1 client that costs as little as can be, because it shares the machine with what it measures.
+
+Received bytes are stored with their time and parsed after the test. Standard library only, so that load tests
+run with any Python. docs/measurements/comparisons.md compares it with others.
+"""
 
 import asyncio
 import ssl
@@ -62,6 +66,8 @@ class Request:
 
 
 class _Connection(asyncio.Protocol):
+    """A connection that carries one request at a time."""
+
     _transport: asyncio.Transport
     _reader: ResponseReader
     _answer: asyncio.Future[Response] | None = None

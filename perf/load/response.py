@@ -25,6 +25,8 @@ class Response:
 
 
 class Event(NamedTuple):
+    """A server-sent event, and the time at which it was complete."""
+
     at_s: float
     name: str
     data: bytes

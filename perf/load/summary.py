@@ -57,6 +57,7 @@ class Summary:
 
     @property
     def good_per_second(self) -> float | None:
+        """Goodput: requests per second that met the objectives; None without objectives."""
         return None if self.good is None else self.good / self.duration_s if self.duration_s else 0.0
 
 

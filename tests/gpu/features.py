@@ -2,7 +2,8 @@
 
     .venv/bin/python -m tests.gpu.features --engine-python .venv-vllm/bin/python --work .cache/features [NAME]
 
-Engines run four at a time. Exit status 1 if one did not start, or answered anything but the known text.
+NAME chooses a feature, and may be repeated; without it, all are tried. Four engines run at a time. Exit
+status 1 if one did not start, or answered anything but the known text.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     .venv/bin/python -m tests.gpu.nodes --engine-python .venv-vllm/bin/python --work .cache/nodes
 
-Each node has one GPU and an address of loopback. NCCL is told that they are two hosts, so that it uses
-sockets, unless there is ``--nvlink``. First, tensor parallel 2 in one runner serves the same engine. Every
-answer is compared. Exit status 1 if one is not exact, or if the runner does not come back after its follower
-was killed.
+Each node has one GPU and a loopback address. NCCL is told that the nodes are two hosts, so that it uses
+sockets; ``--nvlink`` lets it see that they share a host. First, one runner serves the same engine with tensor
+parallel 2, to compare. Every answer is checked. Exit status 1 if one is not exact, or if the runner does not
+come back after its follower was killed.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     .venv/bin/python -m tests.gpu.raylets --engine-python .venv-vllm/bin/python --work .cache/raylets
 
 The engine environment needs ``ray``. Each raylet has one GPU. Every answer is compared. Exit status 1 if one
-is not exact, or if the runner does not come back after a raylet was killed. With ``--standin`` ranks stand in
-for GPUs.
+is not exact, or if the runner does not come back after a raylet was killed. ``--standin`` needs no GPU: the
+workers of vLLM are then stand-ins with known tokens.
 """
 
 import argparse

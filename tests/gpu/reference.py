@@ -1,10 +1,9 @@
-"""Make small models with random weights, and compute with transformers what they answer.
+"""Make small models with random weights, and compute their expected answers with transformers.
 
     ENGINE_PYTHON -m tests.gpu.reference make FOLDER text|embedding|images
     ENGINE_PYTHON -m tests.gpu.reference vectors|log-probabilities FOLDER INPUTS
 
-The weights are bfloat16's, and the computation is in float32. INPUTS is a JSON list of
-lists of ids.
+Weights are stored as bfloat16; transformers computes in float32. INPUTS is a JSON list of lists of token ids.
 """
 
 from __future__ import annotations

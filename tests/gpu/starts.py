@@ -2,8 +2,9 @@
 
     .venv/bin/python -m tests.gpu.starts --engine-python .venv-vllm/bin/python --work .cache/starts --shape 8b
 
-The table has the seconds to READY and to the first token, and where they went. Before each start the system
-is told to forget the files of the weights, and how long their bytes take from the disk is measured, too.
+The table has the seconds to READY and to the first token, and how they divide into the parts of a start.
+Before each start the weights are dropped from the page cache, and the time to read them from the disk is
+measured, too.
 """
 
 import argparse

@@ -1,4 +1,8 @@
-"""Migrate configs of TensorRT-LLM 0.5 to 0.15, before they are checked. One with a ``version`` stays."""
+"""Migration of configs written for TensorRT-LLM 0.5 to 0.15, with a note for each change.
+
+It changes the YAML mapping before that is checked, and leaves unknown keys to the checks. A config with a
+``version`` is current and is not changed.
+"""
 
 import copy
 import re

@@ -76,7 +76,10 @@ class Library:
 
 @contextmanager
 def open_library(path: Path) -> Iterator[tuple[mmap.mmap, Library] | None]:
-    """Provide a file's bytes and the library in them, if it is one. Raises NotUnderstood, naming the file."""
+    """Provide a file's bytes and the library in them; None if the file is something else.
+
+    Raises NotUnderstood, naming the file, also if one is raised in the with block.
+    """
     with path.open("rb") as file:
         if file.read(len(_IDENT)) != _IDENT:
             yield None

@@ -48,7 +48,10 @@ class Container:
 
 
 def containers_in(data: mmap.mmap, start: int, end: int) -> Iterator[Container]:
-    """Yield the containers of a section that has only zeros between them. Raises NotUnderstood if not."""
+    """Yield the containers of a section that holds nothing else but zeros between them.
+
+    Raises NotUnderstood at the first byte that is neither.
+    """
     while (position := _first_set_byte(data, start, end)) < end:
         if position % 8:
             raise NotUnderstood(f"bytes at {position:#x} between containers of device code")

@@ -57,7 +57,10 @@ class Survey:
 
 
 def survey(path: Path, sm: int) -> Survey | None:
-    """Return what `path` holds for `sm`, None if it is no library, by its headers. Raises NotUnderstood."""
+    """Return what the library `path` holds for `sm`, None if it is no library. Only headers are read.
+
+    Raises NotUnderstood, naming the file.
+    """
     mtime_ns = path.stat().st_mtime_ns
     with open_library(path) as opened:
         return None if opened is None else _survey(*opened, path, mtime_ns, sm)

@@ -32,7 +32,10 @@ class Variant(Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """One image in a container: `offset` and `size` of header and payload, `sm` as in `sm_90`."""
+    """One image in a container.
+
+    `offset` and `size` are bytes in the file, header and payload together. `sm` is the number in `sm_90`.
+    """
 
     offset: int
     size: int

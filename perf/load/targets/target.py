@@ -59,6 +59,7 @@ class Posting(Target):
 
 
 def refusal(response: Response) -> Answer:
+    """Read a response whose status is not the expected one: its outcome is ``busy`` or ``failed``."""
     text = " ".join(response.body.decode(errors="replace").split())[:_QUOTED_CHARACTERS]
     outcome: Outcome = "busy" if response.status in BUSY_STATUSES else "failed"
     return Answer(outcome=outcome, error=f"HTTP {response.status}: {text}")
