@@ -48,7 +48,8 @@ class Adapters:
 
     The library keeps each loaded one until it is removed, because there are never more than ``limit``. An
     adapter has a number and a name with its digest that no other one ever has: prefixes of prompts that the
-    library has computed with another adapter of that name are not used for it.
+    library has computed with another adapter of that name are not used for it. One that is loaded again has
+    them again, as some versions of TensorRT-LLM keep GPU memory for each number.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ class Adapters:
         self._digests: dict[str, str] = {}
         self._unloaded: list[LoraRequest] = []
         """Adapters that the library still holds, for requests that use them."""
+        self._removed: dict[tuple[str, str], LoraRequest] = {}
+        """Adapters that were removed, by name with digest, and path."""
         self.lock = threading.Lock()
         """Lock of finding an adapter until its request counts as running."""
 
@@ -118,7 +121,8 @@ class Adapters:
         digest = _digest(name, folder)
         if order.digest not in ("", digest):
             raise _refused(name, f"its digest is {digest}, not {order.digest}")
-        request = self._request(f"{name}@{digest}", folder)
+        full_name = f"{name}@{digest}"
+        request = self._removed.pop((full_name, str(folder)), None) or self._request(full_name, folder)
         self._add(name, request, core)
         with self.lock:
             if (replaced := self._loaded.get(name)) is not None:
@@ -179,6 +183,7 @@ class Adapters:
         for request in [each for each in self._unloaded if each.lora_int_id not in in_use]:
             core.remove_lora(request.lora_int_id)
             self._unloaded.remove(request)
+            self._removed[request.lora_name, request.lora_path] = request
 
 
 def _digest(name: str, folder: Path) -> str:
