@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("cog_triton.engine")
 _MAX_NUM_TOKENS = 8192
 _MAX_BATCH_SIZE = 2048
+_MAX_LORA_RANK = 64
 """The library's defaults."""
 
 
@@ -54,6 +55,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     takes_priority = scheduler.get("waiting_queue_policy") == "priority"
     events = options.get(KV_EVENTS_OPTION)
     lora = arguments.get("lora_config") or {}
+    targets = lora.get("lora_target_modules") or ()
     guides, guide_end_id = _open_guides(engine_dir) if backend else (None, None)
     try:
         optional = check_library(takes_priority=takes_priority, has_events=bool(events))
@@ -68,8 +70,8 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
             engine_dir / LORA_FOLDER,
             "llm_args.lora_config",
             lora.get("max_cpu_loras") or lora.get("max_loras") or 0,
-            lora.get("max_lora_rank") or 0,
-            [hf for hf, own in TENSORRT_LLM_MODULES.items() if own in lora.get("lora_target_modules", ())],
+            lora.get("max_lora_rank") or _MAX_LORA_RANK,
+            [hf for hf, own in TENSORRT_LLM_MODULES.items() if own in targets],
         )
         kv_events = KvEvents(json.loads(events), block_tokens(arguments)) if events else None
         llm = LLM(**{**arguments, "max_seq_len": max_seq_len})

@@ -77,8 +77,15 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
         arguments[argument] = {**(arguments.get(argument) or {}), key: value} if key else value
     if events := options.get(KV_EVENTS_OPTION):
         cache = {"event_buffer_max_size": _EVENT_BUFFER, **(arguments.get("kv_cache_config") or {})}
-        if arguments.get("enable_attention_dp") or cache.get("enable_block_reuse") is False:
-            expected = "left out for an engine with enable_attention_dp, or with enable_block_reuse: false"
+        obstacles = {
+            "enable_attention_dp": arguments.get("enable_attention_dp"),
+            "enable_block_reuse: false": cache.get("enable_block_reuse") is False,
+            "event_buffer_max_size: 0": not cache["event_buffer_max_size"],
+            # The library's events do not tell an adapter's blocks from the model's.
+            "lora_config": arguments.get("lora_config"),
+        }
+        if found := [name for name, is_there in obstacles.items() if is_there]:
+            expected = f"left out for an engine with {' and '.join(found)}"
             raise InvalidSetting(name="KV_EVENTS", expected=expected, value=json.loads(events)["endpoint"])
         arguments["kv_cache_config"] = cache
     return {

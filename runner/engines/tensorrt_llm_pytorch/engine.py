@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,8 +46,13 @@ if TYPE_CHECKING:
 
 _STATISTICS_S = 0.5
 _CLOSE_TIMEOUT_S = 3.0
-_EVENTS_S = 1.0
-_EVENTS_REST_S = 0.01
+_EVENTS_S = 0.1
+_NO_WAIT_S = 1e-6
+"""Timeout of a call that reads what the library has now.
+
+NOTE: versions with an RPC proxy block the loop until there is something or the timeout ends, in steps of
+0.1 s. With 0 other versions return nothing, or raise.
+"""
 _REQUEST_ERRORS = {"RequestError", "ValueError", "TypeError"}
 """Errors of a request alone. The library's RequestError is a RuntimeError, as are those that end it."""
 
@@ -91,6 +97,7 @@ class LlmApiEngine:
         self._new_log_probs: dict[int, list[TokenLogProb]] = {}
         self._statistics = Statistics(active=0, queued=0)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_started = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="tensorrt-llm-requests", daemon=True)
         self._thread.start()
@@ -143,7 +150,11 @@ class LlmApiEngine:
         asyncio.run_coroutine_threadsafe(self._probe(lora_request), self._loop).result()
 
     def remove_lora(self, lora_id: int) -> None:
-        """Do nothing: the library evicts adapters that no request uses."""
+        """Do nothing: the library evicts adapters that no request uses.
+
+        Some versions keep the tensors of each number on the GPU until the engine starts again, so
+        ``Adapters`` uses the number again when the same adapter is loaded again.
+        """
 
     def _used_adapters(self) -> set[int]:
         """Return the numbers of adapters that requests use."""
@@ -194,6 +205,7 @@ class LlmApiEngine:
         except Exception as exc:  # noqa: BLE001 - of the library
             self._fail(running, exc)
         else:
+            self._has_started.set()
             self._spawn(self._follow(running))
 
     async def _follow(self, running: Running) -> None:
@@ -274,22 +286,32 @@ class LlmApiEngine:
             while True:
                 await asyncio.sleep(_STATISTICS_S)
                 if self._running:
-                    async for stats in self._llm.get_stats_async(timeout=_STATISTICS_S):
+                    async for stats in _read(self._llm.get_stats_async(timeout=_NO_WAIT_S)):
                         self._statistics = read_statistics(stats)
         except Exception as exc:  # noqa: BLE001 - of the library, which does without them
             log.warning("TensorRT-LLM has no statistics: %s", exc)
 
     async def _publish_events(self, events: KvEvents) -> None:
+        # NOTE: some versions fail before their first request.
+        await self._has_started.wait()
         try:
             while True:
-                async for found in self._llm.get_kv_cache_events_async(timeout=_EVENTS_S):
-                    # NOTE: some versions return those of an iteration together.
-                    for event in found if isinstance(found, list) else [found]:
-                        events.publish(event)
-                await asyncio.sleep(_EVENTS_REST_S)
+                async for event in _read(self._llm.get_kv_cache_events_async(timeout=_NO_WAIT_S)):
+                    events.publish(event)
+                await asyncio.sleep(_EVENTS_S)
         except Exception:
             log.exception("no more KV events are published: TensorRT-LLM's can't be read")
             events.clear()
+
+
+async def _read(results: Any) -> AsyncIterator[Any]:
+    """Yield the results that the library has now."""
+    # NOTE: in some versions results that were read to their end have no more until the next request.
+    getattr(results, "mark_undone", lambda: None)()
+    async for found in results:
+        # NOTE: some versions return those of an iteration together.
+        for each in found if isinstance(found, list) else [found]:
+            yield each
 
 
 def _is_of_request(error: Exception) -> bool:

@@ -62,5 +62,4 @@ class KvEvents:
         if not hashes:
             return None
         self._stored.update(hashes)
-        name = data.get("lora_name")
-        return BlockStored(hashes, data["parent_hash"], tokens, self._block_tokens, lora_name=name)
+        return BlockStored(hashes, data["parent_hash"], tokens, self._block_tokens)

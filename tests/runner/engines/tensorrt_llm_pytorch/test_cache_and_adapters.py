@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from runner.engines.protocol.messages import LoadAdapter, Ready, Sampling, Stati
 from runner.engines.tensorrt_llm_pytorch.arguments import read_arguments
 from runner.engines.tensorrt_llm_pytorch.kv_events import KvEvents
 from tests.runner.engines.kv_subscriber import replayed
+from tests.runner.engines.listening import DEADLINE_S
 from tests.runner.engines.lora_adapters import make_adapter
 from tests.runner.engines.tensorrt_llm_pytorch.llm_api_engines import (
     Recorded,
@@ -97,6 +99,31 @@ def test_what_can_not_be_loaded_leaves_the_engine_as_it_was(
     assert engine.answer(Submit(3, [7], 2, GREEDY, lora_name="good")) == ([9, 9], "length")
 
 
+def test_what_lora_config_leaves_out_is_the_librarys_default(tmp_path: Path) -> None:
+    config = {"max_cpu_loras": 2, "max_loras": 2, "lora_target_modules": None}
+    directory = make_directory(tmp_path / "engine", lora_config=config)
+    with running(directory, tmp_path / "run") as engine:
+        high = make_adapter(tmp_path / "high", 1, r=65, **TARGETS)
+        assert "max_lora_rank in llm_args.lora_config" in ordered(engine, LoadAdapter(1, "high", str(high)))
+        fitting = make_adapter(tmp_path / "fitting", 1, r=64, **TARGETS)
+        told = ordered(engine, LoadAdapter(2, "fitting", str(fitting)))
+    assert "it changes q_proj, v_proj; name all of them in lora_target_modules" in told
+
+
+def test_an_adapter_that_is_loaded_again_has_its_number_again(engine: Recorded, tmp_path: Path) -> None:
+    folder = make_adapter(tmp_path / "pirate", 2, **TARGETS)
+    numbers = []
+    for count, shift in enumerate((2, 2, 5, 2)):
+        make_adapter(folder, shift, **TARGETS)
+        assert ordered(engine, LoadAdapter(10 * count + 1, "pirate", str(folder))) == "end"
+        submit = Submit(10 * count + 2, [7], 1, GREEDY, lora_name="pirate")
+        assert engine.answer(submit) == ([7 + shift], "length")
+        assert ordered(engine, UnloadAdapter(10 * count + 3, "pirate")) == "end"
+        # A load is a request of its own.
+        numbers.append(engine.request(2 * count + 2)["lora_request"]["lora_int_id"])
+    assert numbers[0] == numbers[1] == numbers[3] != numbers[2]
+
+
 def test_an_engine_without_room_for_adapters_names_the_keys(tmp_path: Path) -> None:
     with running(make_directory(tmp_path / "engine"), tmp_path / "run") as engine:
         told = ordered(engine, LoadAdapter(1, "pirate", str(tmp_path)))
@@ -116,23 +143,29 @@ def test_cached_tokens_are_told_once_and_salts_and_adapters_share_none(engine: R
         assert engine.cached(number) == [cached]
 
 
-def test_routers_get_the_events_of_full_blocks_of_the_largest_window(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["", "blocking"])
+def test_routers_get_the_events_of_full_blocks_of_the_largest_window(tmp_path: Path, fault: str) -> None:
     prompt = [each % 300 for each in range(1, 71)]
     with (
         tempfile.TemporaryDirectory() as sockets,
         running(
             make_directory(tmp_path / "engine"),
             tmp_path / "run",
+            fault,
             kv_events_config=json.dumps(events_config(sockets)),
         ) as engine,
     ):
         assert engine.ready.kv_block_tokens == 32
         assert engine.llm()["kv_cache_config"]["event_buffer_max_size"] > 0
         for number, ids in enumerate((prompt, [*prompt[:64], 9], [*prompt[:64], *[9] * 32], [8] * 128), 1):
-            engine.answer(Submit(number, ids, 1, GREEDY))
+            # The last one ends after the engine has seen that there are no events.
+            engine.answer(Submit(number, ids, 1 if number < 4 else 200, GREEDY))
         events: list[dict[str, Any]] = []
+        end_s = time.monotonic() + DEADLINE_S
         while not any(each["type"] == "BlockRemoved" for each in events):
+            assert time.monotonic() < end_s, "the last request's events were not published"
             events = [each for batch in replayed(f"ipc://{sockets}/replay", 0).values() for each in batch]
+    assert not (tmp_path / "run" / "blocked.json").exists(), "the loop of all requests had to wait"
     cleared, first, second, third, *removed = events
     assert cleared == {"type": "AllBlocksCleared"}
     assert (first["parent_block_hash"], first["token_ids"], first["block_size"]) == (None, prompt[:64], 32)
@@ -165,11 +198,19 @@ def test_events_that_were_dropped_make_routers_forget_the_cache(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"enable_attention_dp": True}, {"kv_cache_config": {"enable_block_reuse": False}}]
+    ("arguments", "told"),
+    [
+        ({"enable_attention_dp": True}, "enable_attention_dp,"),
+        ({"kv_cache_config": {"enable_block_reuse": False}}, "enable_block_reuse: false,"),
+        ({"kv_cache_config": {"event_buffer_max_size": 0}}, "event_buffer_max_size: 0,"),
+        ({"lora_config": LORA, "enable_attention_dp": True}, "enable_attention_dp and lora_config,"),
+    ],
 )
-def test_events_need_one_cache_that_is_reused(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_events_need_one_cache_that_is_reused_and_no_adapters(
+    tmp_path: Path, arguments: dict[str, Any], told: str
+) -> None:
     directory = make_directory(tmp_path / "engine", **arguments)
-    with pytest.raises(InvalidSetting, match="KV_EVENTS"):
+    with pytest.raises(InvalidSetting, match=f"KV_EVENTS must be left out for an engine with {told}"):
         read_arguments(directory, {"kv_events_config": json.dumps(events_config("/tmp"))})
 
 

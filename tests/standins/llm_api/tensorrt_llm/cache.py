@@ -5,10 +5,8 @@ A layer with a window of 64 tokens has events of its own, as in models with seve
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 _CAPACITY = 6
@@ -21,7 +19,8 @@ class PrefixCache:
         self._block_tokens = config.get("tokens_per_block", 32)
         self._buffer = config.get("event_buffer_max_size", 0)
         self._blocks: OrderedDict[int, None] = OrderedDict()
-        self._events: deque[dict[str, Any]] = deque(maxlen=self._buffer)
+        self._told: list[dict[str, Any]] = []
+        self.events: deque[dict[str, Any]] = deque(maxlen=self._buffer)
         self._count = 0
         for window in _WINDOWS:
             self._tell({"type": "created", "num_blocks_per_cache_level": [_CAPACITY, 0]}, window)
@@ -45,16 +44,13 @@ class PrefixCache:
             self._tell({"type": "removed", "block_hashes": removed}, _WINDOWS[-1])
         return min(found * size, len(ids) - 1)
 
-    async def read_events(self, timeout_s: float) -> AsyncIterator[dict[str, Any]]:
-        assert self._buffer > 0, "events are not enabled"
-        end_s = time.monotonic() + timeout_s
-        while time.monotonic() < end_s:
-            while self._events:
-                yield self._events.popleft()
-            await asyncio.sleep(0.005)
+    def flush(self) -> None:
+        """Make the events readable: when a request has ended."""
+        self.events.extend(self._told)
+        self._told.clear()
 
     def _tell(self, data: dict[str, Any], window: int) -> None:
-        self._events.append({"event_id": self._count, "data": data, "window_size": window})
+        self._told.append({"event_id": self._count, "data": data, "window_size": window})
         self._count += 1
 
     def _stored(self, key: int, tokens: Sequence[int]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Stand-in for ``tensorrt_llm.llmapi.llm``: a thread makes a token of each request in each step.
 
 The environment variable ``LLM_API_FAULT`` makes it fail: ``request`` and ``engine`` at a request's second
-token, ``start`` when it is made. What it gets is written to the folder ``LLM_API_RECORD``.
+token, ``start`` when it is made. With ``blocking`` it waits for events and statistics as versions with an RPC
+proxy do, and records a wait as ``blocked``. What it gets is written to the folder ``LLM_API_RECORD``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +109,30 @@ class RequestOutput:
         return self
 
 
+class IterationResult:
+    """Results of all iterations. Once there was none in time, they have ended until the next request."""
+
+    def __init__(self, queue: deque[Any]) -> None:
+        self._queue = queue
+        self._is_done = False
+        self.timeout = 0.0
+
+    def mark_undone(self) -> None:
+        self._is_done = False
+
+    def __aiter__(self) -> IterationResult:
+        return self
+
+    async def __anext__(self) -> Any:
+        end_s = time.monotonic() + self.timeout
+        while not self._is_done and not self._queue and time.monotonic() < end_s:  # noqa: ASYNC110 - a thread fills it
+            await asyncio.sleep(0.005)
+        if self._is_done or not self._queue:
+            self._is_done = True
+            raise StopAsyncIteration
+        return self._queue.popleft()
+
+
 class LLM:
     def __init__(
         self,
@@ -134,6 +160,8 @@ class LLM:
             raise RuntimeError("CUDA out of memory.\nTraceback: ...")
         self.vocab_size = json.loads((Path(model) / "config.json").read_text())["vocab_size"]
         self._cache = PrefixCache(given.get("kv_cache_config") or {})
+        self._stats: deque[dict[str, Any]] = deque(maxlen=1000)
+        self._iteration_results: dict[str, IterationResult] = {}
         self._running: list[RequestOutput] = []
         self._count = 0
         self._is_shut_down = False
@@ -168,6 +196,8 @@ class LLM:
             raise ValueError("guided decoding needs a tokenizer")
         if not 0.0 <= priority <= 1.0:
             raise ValueError(f"priority must be a float in [0.0, 1.0], got {priority}")
+        for name, queue in (("stats", self._stats), ("events", self._cache.events)):
+            self._iteration_results.setdefault(name, IterationResult(queue)).mark_undone()
         with self._lock:
             self._count += 1
             self._record(f"request-{self._count}", given)
@@ -178,31 +208,27 @@ class LLM:
             self._running.append(result)
         return result
 
-    async def _stats(self, timeout: float | None) -> Any:
-        end_s = time.monotonic() + (timeout or 0)
-        while (rest_s := end_s - time.monotonic()) > 0:
-            if self._running:
-                used = len(self._running)
-                yield {
-                    "iter": 7,
-                    "numActiveRequests": used,
-                    "numQueuedRequests": 0,
-                    "kvCacheStats": {
-                        "maxNumBlocks": _BLOCKS,
-                        "usedNumBlocks": used,
-                        "freeNumBlocks": _BLOCKS - used,
-                    },
-                    "inflightBatchingStats": {"numGenRequests": used, "numCtxTokens": 0},
-                    "staticBatchingStats": None,
-                }
-            await asyncio.sleep(min(rest_s, 0.05))
-
     def get_stats_async(self, timeout: float | None = 2) -> Any:
         assert self._arguments.get("enable_iter_perf_stats"), "statistics are not enabled"
-        return self._stats(timeout)
+        return self._results("stats", self._stats, timeout)
 
     def get_kv_cache_events_async(self, timeout: float | None = 2) -> Any:
-        return self._cache.read_events(timeout or 0)
+        assert self._cache.events.maxlen, "events are not enabled"
+        return self._results("events", self._cache.events, timeout)
+
+    def _results(self, name: str, queue: deque[Any], timeout: float | None) -> IterationResult:
+        results = self._iteration_results.get(name)
+        if results is None:  # As in versions without that proxy.
+            assert name == "stats", "IterationResult is not properly instantiated"
+            return IterationResult(deque())
+        results.timeout = timeout or 0.0
+        if self._fault == "blocking":
+            end_s = time.monotonic() + results.timeout
+            time.sleep(0.001)  # The call of the worker.
+            while not queue and time.monotonic() < end_s:
+                self._record("blocked", {"by": name})
+                time.sleep(0.1)
+        return results
 
     def shutdown(self) -> None:
         self._is_shut_down = True
@@ -212,11 +238,15 @@ class LLM:
             time.sleep(_STEP_S)
             with self._lock:
                 step = [(result, self._respond(result)) for result in self._running]
+                if self._running:
+                    self._stats.append(_stats(len(self._running)))
                 self._running = [
                     result
                     for result, answer in step
                     if not isinstance(answer, Exception) and answer[1] is None
                 ]
+                if len(self._running) < len(step):
+                    self._cache.flush()
             for result, answer in step:
                 result.loop.call_soon_threadsafe(result.responses.put_nowait, answer)
 
@@ -225,7 +255,7 @@ class LLM:
         if result.aborted():
             return None, "cancelled", None
         parameters, count = result.parameters, result.__dict__.setdefault("count", 0)
-        if self._fault and count:
+        if self._fault in ("request", "engine") and count:
             return RequestError("no room") if self._fault == "request" else RuntimeError("CUDA error")
         token = (
             result.prompt_token_ids[count % len(result.prompt_token_ids)] + result.shift
@@ -247,6 +277,17 @@ class LLM:
         if (folder := os.environ.get("LLM_API_RECORD")) is not None:
             text = json.dumps(given, default=_plain)
             (Path(folder) / f"{name}.json").write_text(text)
+
+
+def _stats(used: int) -> dict[str, Any]:
+    return {
+        "iter": 7,
+        "numActiveRequests": used,
+        "numQueuedRequests": 0,
+        "kvCacheStats": {"maxNumBlocks": _BLOCKS, "usedNumBlocks": used, "freeNumBlocks": _BLOCKS - used},
+        "inflightBatchingStats": {"numGenRequests": used, "numCtxTokens": 0},
+        "staticBatchingStats": None,
+    }
 
 
 def _shift(lora_request: LoRARequest | None) -> int:
