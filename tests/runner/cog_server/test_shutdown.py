@@ -52,7 +52,7 @@ def start(model: PacedModel, tmp_path: Path) -> Iterator[Callable[..., CogUnderT
     for server in servers:
         pids = [*triton_pids(server.triton_http_port), *engine_pids(server.triton_http_port)]
         server.close()
-        assert not any(map(is_running, pids))
+        wait_until(lambda pids=pids: not any(map(is_running, pids)))  # Killed ones take a moment to end.
         assert shared_memory(server.triton_http_port) == []
 
 

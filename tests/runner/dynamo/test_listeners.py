@@ -39,6 +39,8 @@ def test_it_answers_on_one_address_alone(listener: socket.socket) -> None:
 def test_other_sockets_stay_as_they_are_and_no_descriptor_is_left_open(listener: socket.socket) -> None:
     with socket.create_server((OTHER, 0)) as own, socket.socketpair()[0], Path(os.devnull).open():
         before = len(list(Path("/proc/self/fd").iterdir()))
-        confine_listeners(HOST)
+        for _ in range(50):
+            confine_listeners(HOST)
         assert is_answered(own, OTHER)
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        # Threads that other tests left in this process may open some, too.
+        assert len(list(Path("/proc/self/fd").iterdir())) < before + 25
