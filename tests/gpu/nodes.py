@@ -187,13 +187,19 @@ def lose_and_return(
         other.stop()
 
 
-def main() -> int:
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options of all programs here that serve a known model."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--engine-python", required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--shape", default="1b")
+    return parser
+
+
+def main() -> int:
+    parser = parser_of(__doc__)
     parser.add_argument("--eager", action="store_true", help="without torch.compile and CUDA graphs")
     parser.add_argument("--nvlink", action="store_true", help="let NCCL see that the nodes share a host")
     options = parser.parse_args()

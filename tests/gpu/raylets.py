@@ -80,12 +80,7 @@ def kill(raylet: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--engine-python", required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--shape", default="1b")
+    parser = nodes.parser_of(__doc__)
     parser.add_argument("--eager", action="store_true", help="without torch.compile and CUDA graphs")
     parser.add_argument("--standin", action="store_true", help="without a GPU")
     options = parser.parse_args()

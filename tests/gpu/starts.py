@@ -26,7 +26,7 @@ from perf.peers.engine import Engine, built_engine
 from perf.peers.vllm_serve import vllm_serve
 from perf.servers import whole_stack
 from perf.table import table
-from tests.gpu.nodes import complete
+from tests.gpu.nodes import complete, parser_of
 
 _MARKS = {
     "core": r"Initializing a V1 LLM engine",
@@ -43,12 +43,7 @@ _BLOCK_BYTES = 16 << 20
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--engine-python", required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--shape", default="1b")
+    parser = parser_of(__doc__)
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--peers", nargs="*", default=["1", "rust"], help="vllm serve's API servers, or rust")
     parser.add_argument("--plan", action="store_true", help="a last start without VLLM_ENABLE_STARTUP_PLAN")
