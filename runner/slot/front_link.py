@@ -28,7 +28,7 @@ class FrontLink:
 
     def send(self, call: str, request_id: str, arrays: dict[str, Any]) -> bool:
         """Queue a response for ``flush``; False if there is no front."""
-        if self._socket is None and not self._connect():
+        if self._connected() is None:
             return False
         tensors = [
             DirectTensor(name, _DATATYPES[array.dtype.name], list(array.shape), array.tobytes())
@@ -38,24 +38,26 @@ class FrontLink:
         return True
 
     def flush(self) -> None:
-        """Send what is unsent. Afterwards the front has it, or has disconnected."""
-        connection = self._socket
-        if connection is None:
-            return
-        try:
-            while data := self._unsent.take():
-                connection.sendall(data)
-        except OSError as exc:
-            log.info("the front closed its connection: %s", exc)
-            connection.close()
-            self._socket = None
+        """Send what is unsent. Afterwards the front has it, or there is none."""
+        while data := self._unsent.take():
+            # NOTE: the end of a front is noticed only here, perhaps by the first responses for the next one.
+            while (connection := self._connected()) is not None:
+                try:
+                    connection.sendall(data)
+                    break
+                except OSError as exc:
+                    log.info("the front closed its connection: %s", exc)
+                    connection.close()
+                    self._socket = None
 
-    def _connect(self) -> bool:
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.connect(str(self._path))
-        except OSError:
-            connection.close()
-            return False
-        self._socket = connection
-        return True
+    def _connected(self) -> socket.socket | None:
+        """Return the connection, a new one if there is none; None if there is no front."""
+        if self._socket is None:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(str(self._path))
+            except OSError:
+                connection.close()
+                return None
+            self._socket = connection
+        return self._socket

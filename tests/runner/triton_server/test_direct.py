@@ -113,14 +113,19 @@ async def test_a_slot_that_ends_or_sends_nonsense_ends_the_calls_and_another_tak
                 await asyncio.sleep(0.01)
 
 
-async def test_without_a_front_the_slot_uses_triton_and_a_new_front_is_found(tmp_path: Path) -> None:
+async def test_without_a_front_the_slot_uses_triton_and_a_new_front_gets_all_from_the_first_on(
+    tmp_path: Path,
+) -> None:
     link = FrontLink(tmp_path / "front", "1")
     assert not send(link, "f:1", 1)
     for _ in range(2):
         with closing(DirectResponses(tmp_path / "front")) as direct:
             call = direct.calls["f:1"] = Call()
-            while not call.tokens:  # The first sends notice that the front before has ended.
-                send(link, "f:1", 2)
+            for token in range(3):
+                assert send(link, "f:1", token)
                 link.flush()
-                direct.drain()
-            assert call.tokens == [2]
+            direct.drain()
+            assert call.tokens == [0, 1, 2]
+    assert send(link, "f:1", 3), "the link has not noticed yet that its front has ended"
+    link.flush()
+    assert not send(link, "f:1", 4)

@@ -64,6 +64,18 @@ def is_serving(server: TritonUnderTest) -> bool:
     return is_healthy(server) and ask(server).status_code == 200
 
 
+def streamed_text(server: TritonUnderTest) -> str:
+    """Return what the slot streams to the front past Triton."""
+    body = {"input_ids": server.model.ids(QUESTION), "request_output_len": 30, "streaming": True}
+    url = f"{server.url}{SLOT}/generate_stream"
+    answer = httpx.post(url, json=body, headers=KEY, timeout=DEADLINE_S)
+    ids: list[int] = []
+    for event in events(answer.text):
+        new = event["output_ids"]
+        ids += new if isinstance(new, list) else [new]
+    return server.model.tokenizer.decode(ids)
+
+
 class Stream:
     """A long stream of the ensemble; ``end`` has its last events once it has ended."""
 
@@ -157,6 +169,7 @@ def test_a_front_that_ends_loses_only_tritons_clients_and_their_requests_are_fre
     server: TritonUnderTest, number: signal.Signals
 ) -> None:
     wait_until(lambda: is_serving(server))
+    assert streamed_text(server) == server.model.expected_text(QUESTION, 30)
     other = Running(server, 400)
     streams = [Stream(server) for _ in range(2)]
     pid, triton_pid = front_pid(server), server.service.stack.triton.pid
@@ -170,6 +183,7 @@ def test_a_front_that_ends_loses_only_tritons_clients_and_their_requests_are_fre
     wait_until(lambda: server.counters.running == 0)
     wait_until(lambda: is_serving(server))
     assert server.service.stack.triton.pid == triton_pid
+    assert streamed_text(server) == server.model.expected_text(QUESTION, 30), "its first tokens, too"
 
 
 def test_streams_end_with_an_error_when_triton_ends_and_the_front_serves_again(
