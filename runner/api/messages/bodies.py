@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from runner.api.openai.bodies import (
     MAX_INT32,
+    Body,
     CallArguments,
     Count,
     Object,
@@ -88,45 +89,47 @@ class Tool(msgspec.Struct, kw_only=True):
     strict: bool | None = None
 
 
-class Auto(msgspec.Struct, tag_field="type", tag="auto"):
+class Auto(Body, tag_field="type", tag="auto"):
     disable_parallel_tool_use: bool = False
 
 
-class AnyTool(msgspec.Struct, tag_field="type", tag="any"):
+class AnyTool(Body, tag_field="type", tag="any"):
     disable_parallel_tool_use: bool = False
 
 
-class NamedTool(msgspec.Struct, tag_field="type", tag="tool"):
+class NamedTool(Body, tag_field="type", tag="tool"):
     name: str
     disable_parallel_tool_use: bool = False
 
 
-class NoTool(msgspec.Struct, tag_field="type", tag="none"):
+class NoTool(Body, tag_field="type", tag="none"):
     disable_parallel_tool_use: bool = False
 
 
 ToolChoice = Auto | AnyTool | NamedTool | NoTool
 
 
-class ThinkingEnabled(msgspec.Struct, tag_field="type", tag="enabled"):
+class ThinkingEnabled(Body, tag_field="type", tag="enabled"):
     budget_tokens: Annotated[int, Meta(ge=1, le=MAX_INT32)]
+    display: NoEffect = None
 
 
-class ThinkingDisabled(msgspec.Struct, tag_field="type", tag="disabled"):
+class ThinkingDisabled(Body, tag_field="type", tag="disabled"):
     pass
 
 
-class ThinkingAdaptive(msgspec.Struct, tag_field="type", tag="adaptive"):
-    pass
+class ThinkingAdaptive(Body, tag_field="type", tag="adaptive"):
+    display: NoEffect = None
 
 
-class OutputFormat(msgspec.Struct, tag_field="type", tag="json_schema"):
+class OutputFormat(Body, tag_field="type", tag="json_schema"):
     schema: Object
 
 
-class OutputOptions(msgspec.Struct, kw_only=True):
+class OutputOptions(Body, kw_only=True):
     effort: str | None = None
     format: OutputFormat | None = None
+    task_budget: NoEffect = None
 
 
 class CountTokensBody(SamplingBody, kw_only=True):

@@ -254,6 +254,7 @@ class ChatBody(GenerationBody, kw_only=True):
     service_tier: NoEffect | None = None
     verbosity: NoEffect | None = None
     prompt_cache_key: NoEffect | None = None
+    prompt_cache_options: Annotated[Object, Meta(description="No effect.")] | None = None
     prompt_cache_retention: NoEffect | None = None
     safety_identifier: NoEffect | None = None
 

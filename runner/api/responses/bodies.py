@@ -39,8 +39,12 @@ class TextOptions(Body, kw_only=True):
     verbosity: NoEffect = None
 
 
-class ReasoningOptions(msgspec.Struct, kw_only=True):
+class ReasoningOptions(Body, kw_only=True):
     effort: str | None = None
+    summary: NoEffect = None
+    generate_summary: NoEffect = None
+    context: NoEffect = None
+    mode: NoEffect = None
 
 
 class FunctionTool(msgspec.Struct, kw_only=True):

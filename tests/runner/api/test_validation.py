@@ -239,6 +239,30 @@ def test_null_counts_as_not_sent_at_every_place(kind: type[Body], document: dict
     assert sent.keys() <= {name for name in decoded.__struct_fields__ if getattr(decoded, name) is not None}
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (MessagesBody, "thinking", {"type": "enabled", "budget_tokens": 1024}),
+        (MessagesBody, "thinking", {"type": "disabled"}),
+        (MessagesBody, "output_config", {"effort": "low"}),
+        (MessagesBody, "output_config.format", {"type": "json_schema", "schema": SCHEMA}),
+        *((MessagesBody, "tool_choice", {"type": each}) for each in ("auto", "any", "none")),
+        (MessagesBody, "tool_choice", {"type": "tool", "name": "f"}),
+        (ResponsesBody, "reasoning", {"effort": "low"}),
+    ],
+)
+def test_an_unknown_field_of_an_option_is_named(kind: type[Body], name: str, value: dict[str, Any]) -> None:
+    document = dict(next(each for other, each in WHOLE if other is kind))
+    top, _, part = name.partition(".")
+
+    def with_option(option: dict[str, Any]) -> dict[str, Any]:
+        return {**document, top: {part: option} if part else option}
+
+    decode(bytearray(msgspec.json.encode(with_option(value))), kind)
+    error = refusal(with_option({**value, "unknown": 1}), kind)
+    assert (error.code, error.facts["name"]) == ("E1601", f"{name}.unknown")
+
+
 def test_a_field_that_a_router_adds_is_taken_with_the_value_that_has_no_effect() -> None:
     for kind, document in WHOLE:
         for name, values in kind.neutral_values.items():
