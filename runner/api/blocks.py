@@ -52,9 +52,11 @@ class Blocks:
                     yield "grew", self.all[-1], part.text
 
     def begin(self, kind: Kind, name: str = "", call_id: str = "") -> Iterator[Step]:
-        yield from self.finish()
+        ended = self.all[-1:]
         own_id = random_id(24)
         self.all.append(Block(len(self.all), kind, own_id, name, call_id or f"call_{own_id}"))
+        for block in ended:
+            yield "ended", block, ""
         yield "began", self.all[-1], ""
 
     def finish(self) -> Iterator[Step]:

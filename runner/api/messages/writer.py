@@ -111,21 +111,24 @@ def _block(block: Block, text: str) -> AnswerBlock:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Parse arguments, which may be cut, as far as they go, as Anthropic's clients read a stream."""
+    """Parse arguments, which may be cut, as far as they go, as Anthropic's clients read a stream.
+
+    What is no object is told as it is, because a call without its arguments is another call.
+    """
     try:
         found = from_json(arguments or "{}", allow_partial="trailing-strings")
     except ValueError:
-        found = _with_whole_characters(arguments)
-    return found if isinstance(found, dict) else {}
+        found = _read_leniently(arguments)
+    return found if isinstance(found, dict) else {"arguments": arguments}
 
 
-def _with_whole_characters(arguments: str) -> Any:
-    """Escapes in JSON can make halves of characters, which ``from_json`` refuses."""
+def _read_leniently(arguments: str) -> Any:
+    """Read line breaks in strings and halves of characters, which ``from_json`` refuses; else return None."""
     try:
-        whole = json.dumps(json.loads(arguments), ensure_ascii=False).encode(errors="replace")
-        return from_json(whole)
+        whole = json.dumps(json.loads(arguments, strict=False), ensure_ascii=False)
+        return from_json(whole.encode(errors="replace"))
     except (ValueError, RecursionError):
-        return {}
+        return None
 
 
 def _usage(generations: Generations) -> Usage:

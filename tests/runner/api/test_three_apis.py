@@ -186,7 +186,7 @@ def split_answers(draw: st.DrawFn) -> tuple[Told, list[Piece]]:
         parts += [kinds[kind](text[a:b]) for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     cuts = sorted(draw(st.lists(st.integers(0, len(parts)), max_size=4)))
     pieces = [Piece(0, "", parts=parts[a:b]) for a, b in zip([0, *cuts], [*cuts, len(parts)], strict=True)]
-    return told, [*pieces, Piece(0, "", "end")]
+    return told, [*pieces, Piece(0, "", draw(st.sampled_from(["end", "length"])))]
 
 
 @settings(max_examples=100, deadline=None)
@@ -202,7 +202,10 @@ def test_all_apis_tell_the_same_however_an_answer_arrives(answer: tuple[Told, li
 
 
 def streamed(writer: AnswerWriter, pieces: Sequence[Piece]) -> bytes:
-    data = b"".join(writer.events([piece], GENERATIONS) for piece in pieces)
+    *batches, last = [[piece] for piece in pieces]
+    if batches:
+        last = [*batches.pop(), *last]  # They come together.
+    data = b"".join(writer.events(batch, GENERATIONS) for batch in (*batches, last))
     return data + writer.last_events(GENERATIONS)
 
 
@@ -215,7 +218,7 @@ def check_order(pieces: Sequence[Piece]) -> None:
     last = events[-1]["response"]
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert last["output"] == done
-    assert [item["status"] for item in done] == ["completed"] * len(done)
+    assert [item["status"] for item in done] == [*["completed"] * (len(done) - 1), last["status"]]
     open_blocks: set[int] = set()
     for event in events_of(streamed(messages_writer(), pieces)):
         if event["type"] == "content_block_start":
@@ -252,10 +255,22 @@ def test_arguments_that_were_cut_are_told_as_far_as_they_go() -> None:
     assert (item["status"], item["call_id"], response["status"]) == ("incomplete", "id1", "incomplete")
 
 
-def test_half_a_character_in_the_arguments_costs_no_other() -> None:
-    parts: list[Part] = [CallStart("f", "id1"), CallArguments(r'{"a": 1, "b": "x\ud800\ud83d\ude00"}')]
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (r'{"a": 1, "b": "x\ud800\ud83d\ude00"}', {"a": 1, "b": "x?😀"}),
+        ('{"code": "a\n\tb"}', {"code": "a\n\tb"}),
+        ('{"a": 1,}', {"arguments": '{"a": 1,}'}),
+        ("{'a': 1}", {"arguments": "{'a': 1}"}),
+        ("[1]", {"arguments": "[1]"}),
+        ('{"a": ' + "[" * 300, {"arguments": '{"a": ' + "[" * 300}),
+        ("", {}),
+    ],
+)
+def test_no_argument_of_a_call_is_lost_if_it_is_not_valid_json(written: str, told: dict[str, object]) -> None:
+    parts: list[Part] = [CallStart("f", "id1"), CallArguments(written)]
     message = json.loads(messages_writer().document([[Piece(0, "", "end", parts=parts)]], GENERATIONS))
-    assert message["content"][0]["input"] == {"a": 1, "b": "x?😀"}
+    assert message["content"][0]["input"] == told
 
 
 def test_an_error_ends_a_stream_as_failed() -> None:
