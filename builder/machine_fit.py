@@ -1,7 +1,6 @@
 """Check that a model fits this machine, and show it as a table before anything large is downloaded."""
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from builder.sizes.fit import (
     demand,
     fit_gpus,
     main_memory,
+    measured,
     running_precision,
     stored_precision,
 )
@@ -58,21 +58,22 @@ def fit_here(file: ConfigFile, found: Survey, folder: Path) -> MachineFit:
         fit.rows["task"] = "embeddings, at /v1/embeddings"
     try:
         if KINDS[config.engine_kind].serves_models and found.values:
-            _fit_memory(fit, found.values, embeds=embeds)
+            _fit_memory(fit, found, embeds=embeds)
     except UnknownShape as exc:
         fit.rows["memory"] = f"not known: the model's config.json has no {exc}"
     _fit_disk(fit, found, folder)
     return fit
 
 
-def _fit_memory(fit: MachineFit, values: Mapping[str, Any], *, embeds: bool) -> None:
-    shape, config = shape_of(values), fit.config
+def _fit_memory(fit: MachineFit, found: Survey, *, embeds: bool) -> None:
+    values, config = found.values, fit.config
+    shape = shape_of(values)
     gpus = () if KINDS[config.engine_kind].runs_gguf else visible_gpus()
-    stored = stored_precision(values)
+    stored = measured(shape, stored_precision(values), found.weight_bytes)
     fit.rows["model"] += f", {count_in_words(shape.num_parameters)} parameters"
-    fit.rows["weights"] = f"{in_words(weight_bytes(shape, stored))} ({stored.gguf_type or stored.dtype})"
+    fit.rows["weights"] = f"{in_words(weight_bytes(shape, stored))} ({stored.words})"
     needs_gpu = KINDS[config.engine_kind].needs_gpu
-    precision = running_precision(values, config.dtype, on_cpu=not gpus, half=needs_gpu)
+    precision = running_precision(stored, config.dtype, on_cpu=not gpus, half=needs_gpu)
     demanded = demand(shape, precision, values, config.max_seq_len)
     if gpus:
         _fit_on_gpus(fit, demanded, gpus if needs_gpu else gpus[:1])

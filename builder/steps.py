@@ -55,6 +55,8 @@ class EnginePlan(ABC):
     takes_weights = True
     embeds = False
     """True if the model makes embeddings. It is known once the model's files are listed."""
+    file_bytes: int | None = None
+    """Size of the model's files of weights. It is known once they are listed."""
     notes: Sequence[str] = ()
     """Notes for the config's author; they do not depend on the model."""
 

@@ -15,6 +15,7 @@ from engine.kinds import KINDS
 if TYPE_CHECKING:  # The gguf library takes a third of a second.
     from builder.gguf.header import GgufFile
 
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 _CONVERTED = {".bin": 1, ".pt": 1, ".pth": 1, ".gguf": 4}
 """Factor by which safetensors are larger: a quantized GGUF file becomes 16 bits a weight."""
 
@@ -37,6 +38,13 @@ class Survey:
     @property
     def total_bytes(self) -> int:
         return sum(filter(None, self.sizes_bytes.values()))
+
+    @property
+    def weight_bytes(self) -> int | None:
+        """Size of the files of weights; None if there are none, or the Hub has no size for one."""
+        sizes = [size for name, size in self.sizes_bytes.items() if PurePath(name).suffix in _WEIGHTS]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if known and len(known) == len(sizes) else None
 
     @property
     def disk_bytes(self) -> int:

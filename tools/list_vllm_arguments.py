@@ -5,6 +5,7 @@
 The builder checks `vllm:` of a build config against that file, so that it needs no vLLM.
 """
 
+import builtins
 import dataclasses
 import enum
 import json
@@ -25,6 +26,13 @@ TARGET = Path(__file__).resolve().parents[1] / "builder" / "config" / "vllm_argu
 
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 _CHOICES = {"quantization": sorted(QUANTIZATION_METHODS)}
+_ADDED_CHOICES = {"attention_backend": ["auto"]}
+"""Choices that vLLM reads and no type has."""
+_ANY_CASE = (
+    *("attention_backend", "linear_backend", "mamba_backend", "moe_backend", "quantization"),
+    "sparse_indexer_topk_backend",
+)
+"""Arguments whose texts vLLM reads in any case, and of the backends with dashes too."""
 _BOUNDS = {getattr(annotated_types, name.title()): name for name in ("ge", "gt", "le", "lt")}
 
 
@@ -38,6 +46,10 @@ def document() -> str:
         described = {**_describe(field.type), **bounds.get(field.name, {})}
         if field.name in _CHOICES:
             described["choices"] = _CHOICES[field.name]
+        if field.name in _ADDED_CHOICES:
+            described["choices"] += _ADDED_CHOICES[field.name]
+        if field.name in _ANY_CASE:
+            described["any_case"] = True
         lines.append(f"  {json.dumps(field.name)}: {json.dumps(described)}")
     body = ",\n".join(lines)
     return f'{{"vllm": {json.dumps(version("vllm"))}, "arguments": {{\n{body}\n}}}}\n'
@@ -71,6 +83,10 @@ def _describe(annotation: Any) -> dict[str, Any]:
 def _parts(annotation: Any) -> list[Any]:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return [part for each in typing.get_args(annotation) for part in _parts(each)]
+    if isinstance(annotation, str):
+        # It names a class that vLLM imports for type checkers alone; the built-in types beside it count.
+        names = [part.strip().partition("[")[0] for part in annotation.split("|")]
+        return [type(None) if name == "None" else getattr(builtins, name, None) for name in names]
     return [annotation]
 
 

@@ -7,7 +7,7 @@ import difflib
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -131,7 +131,7 @@ def _problem(described: Mapping[str, Any], value: object) -> str | None:
     if not any(_is(kind, value) for kind in described["types"]):
         return " or ".join(_TYPES[kind][0] for kind in described["types"])
     choices = described.get("choices")
-    if choices is not None and value is not None and value not in choices:
+    if choices is not None and value is not None and not _is_one_of(choices, described, value):
         near = difflib.get_close_matches(str(value), map(str, choices), n=1)
         return f"{near[0]} (the nearest), or another" if near and len(choices) > 12 else f"one of {choices}"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -141,6 +141,14 @@ def _problem(described: Mapping[str, Any], value: object) -> str | None:
             if bound in described and not holds(value, described[bound]):
                 return text.format(described[bound])
     return None
+
+
+def _is_one_of(choices: Sequence[Any], described: Mapping[str, Any], value: object) -> bool:
+    """Compare texts as the library does: of some arguments in any case, and with dashes too."""
+    if not described.get("any_case") or not isinstance(value, str):
+        return value in choices
+    text, known = value.lower(), [choice.lower() for choice in choices]
+    return text in known or text.replace("-", "_") in known
 
 
 def _is(kind: str, value: object) -> bool:

@@ -76,6 +76,28 @@ _GONE = {
     "max_num_partial_prefills": "leave it out: long_prefill_token_threshold limits each prompt's part",
     "max_long_partial_prefills": "leave it out: long_prefill_token_threshold limits each prompt's part",
     "override_attention_dtype": "leave it out: vLLM chooses it",
+    "lora_modules": "name the adapters under the key lora of the build config",
+    "O": "write optimization_level",
+    "chat_template": "set CHAT_TEMPLATE of the runner",
+    "api_key": "set API_KEYS of the runner",
+    **by_name(
+        {
+            "write hf_overrides: {...}": "rope_scaling rope_theta",
+            "write speculative_config: {...}": (
+                "speculative_model num_speculative_tokens speculative_draft_tensor_parallel_size "
+                "ngram_prompt_lookup_max ngram_prompt_lookup_min"
+            ),
+            "leave it out: the model's files tell whether it generates or embeds": "task",
+            "leave it out: calls and reasoning are found by the model's family (docs/families.md)": (
+                "enable_auto_tool_choice tool_call_parser tool_parser_plugin enable_reasoning"
+            ),
+            "leave it out: the runner's settings tell where it listens (docs/settings.md)": "host port",
+            "leave it out: this vLLM has nothing like it": (
+                "num_scheduler_steps multi_step_stream_outputs use_v2_block_manager preemption_mode device "
+                "num_lookahead_slots lora_extra_vocab_size long_lora_scaling_factors"
+            ),
+        }
+    ),
 }
 
 TABLE = ArgumentTable(

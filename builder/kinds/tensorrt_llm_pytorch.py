@@ -8,6 +8,7 @@ from typing import Any
 from builder.config.config import BuildConfig
 from builder.config.llm_arguments import TABLE
 from builder.kinds.weights_plan import WeightsPlan
+from builder.sizes.fit import MemoryArguments, cache_dtype
 from builder.steps import Work
 from builder.weights.checkpoint import ModelConfig
 from engine.adapters import TENSORRT_LLM_MODULES
@@ -43,6 +44,11 @@ class Plan(WeightsPlan):
             raise work.model.unusable("its config.json has no max_position_embeddings; give max_seq_len")
         # The runner needs it, and the library does not tell the limit that it finds.
         self.arguments["max_seq_len"] = work.facts.max_seq_len
+
+    def memory_arguments(self) -> MemoryArguments:
+        return MemoryArguments(
+            kv_dtype=cache_dtype((self.arguments.get("kv_cache_config") or {}).get("dtype"))
+        )
 
     def lora_arguments(self, adapters: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the capacity for all adapters, their largest rank and the modules that they change."""

@@ -21,9 +21,14 @@ class Plan(EnginePlan):
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
         config = self.config
         max_seq_len = ModelConfig(values).max_seq_len(config.max_seq_len)
-        batch_size, embeds = config.max_batch_size, self.embeds
         return size_lines(
-            values, config.dtype, max_seq_len, needs_gpu=False, embeds=embeds, batch_size=batch_size
+            values,
+            config.dtype,
+            max_seq_len,
+            needs_gpu=False,
+            embeds=self.embeds,
+            batch_size=config.max_batch_size,
+            file_bytes=self.file_bytes,
         )
 
     def steps(self) -> Sequence[Step]:

@@ -4,6 +4,8 @@ from typing import Any
 
 from builder.config.vllm_arguments import TABLE
 from builder.kinds.weights_plan import WeightsPlan
+from builder.sizes.fit import GPU_SHARE, MemoryArguments, cache_dtype, named_bits
+from builder.sizes.memory import GIB
 from builder.weights.checkpoint import ModelConfig
 from engine.adapters import RANKS
 from engine.kinds import ENGINE_ARGS_NAME
@@ -24,6 +26,15 @@ class Plan(WeightsPlan):
         if "hf_overrides" in self.arguments:
             return asked or model.max_position_embeddings
         return model.max_seq_len(asked, " (or vllm.hf_overrides must change that)")
+
+    def memory_arguments(self) -> MemoryArguments:
+        given = self.arguments
+        return MemoryArguments(
+            weight_bits=named_bits(given.get("quantization")),
+            kv_dtype=cache_dtype(given.get("kv_cache_dtype")),
+            gpu_share=given.get("gpu_memory_utilization", GPU_SHARE),
+            offloaded_bytes=int(given.get("cpu_offload_gb", 0) * GIB),
+        )
 
     def lora_arguments(self, adapters: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the capacity for all adapters at once and for the largest rank among them."""

@@ -10,7 +10,7 @@ from builder.config.arguments import ArgumentTable
 from builder.config.config import BuildConfig
 from builder.kinds.adapters import adapter_configs, adapter_steps, check_adapters
 from builder.kinds.transformers import place_configuration, place_weights
-from builder.sizes.fit import size_lines
+from builder.sizes.fit import MemoryArguments, size_lines
 from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer
 from builder.weights.checkpoint import ModelConfig, read_config, read_object
 from builder.weights.files import place
@@ -21,7 +21,7 @@ _QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_co
 """Files of AutoGPTQ, AutoAWQ and ModelOpt that describe a quantization instead of config.json."""
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 """Files from which a library makes the processor of a model with images."""
-_PARALLEL = ("tensor", "pipeline", "context", "data")
+_PARALLEL = ("tensor", "pipeline", "prefill_context", "context", "data")
 """Kinds of parallelism whose sizes multiply to the number of GPUs."""
 _DTYPES = {"half": "float16", "float": "float32", "auto": None}
 
@@ -43,12 +43,24 @@ class WeightsPlan(EnginePlan):
         """Return the limit in tokens; None if it is not known. Raises E1203."""
 
     @abstractmethod
+    def memory_arguments(self) -> MemoryArguments:
+        """Return what the arguments change about GPU memory."""
+
+    @abstractmethod
     def lora_arguments(self, adapters: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the arguments for adapters with these configurations; those of the config are kept."""
 
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
-        length, section = self.max_seq_len(ModelConfig(values)), self.table.section
-        return size_lines(values, self._dtype, length, needs_gpu=True, embeds=self.embeds, section=section)
+        return size_lines(
+            values,
+            self._dtype,
+            self.max_seq_len(ModelConfig(values)),
+            needs_gpu=True,
+            embeds=self.embeds,
+            section=self.table.section,
+            file_bytes=self.file_bytes,
+            arguments=self.memory_arguments(),
+        )
 
     def steps(self) -> Sequence[Step]:
         given = ", ".join(f"{name}={value}" for name, value in sorted(self.arguments.items()))

@@ -3,6 +3,7 @@
 Memory is estimated high, as in ``memory.py``: a model that is reported to fit does fit.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,10 +42,13 @@ MARKET = {24: 22.5, 40: 39.4, 48: 44.9, 80: 79.2, 141: 139.8}
 MIN_SEQ_LEN = 2048
 """Least tokens in the KV cache of a GPU that is not too small, unless the model's limit is lower."""
 
-_GPU_SHARE = 0.9
+GPU_SHARE = 0.9
 """Default of vLLM's gpu_memory_utilization."""
 _STEP = Limits(max_batch_size=256, max_seq_len=MIN_SEQ_LEN, max_num_tokens=8192)
 _ROUND_TOKENS = 256
+_BITS_IN_NAME = re.compile(r"(?:fp|int|w)([2-8])(?![0-9])")
+_FINE_GROUP = 32
+"""Number of weights that share a scale in methods that do not state it, as MXFP4."""
 
 
 def stored_precision(values: Mapping[str, Any]) -> Precision:
@@ -56,28 +60,89 @@ def stored_precision(values: Mapping[str, Any]) -> Precision:
         return Precision(dtype=str(dtype))
     if config.quantization == "gguf" and {"type", "total_bytes"} <= described.keys():
         return Precision(gguf_type=described["type"], gguf_bytes=described["total_bytes"])
-    bits, group_size = described.get("bits"), described.get("group_size")
-    by_method = 8 if "fp8" in str(config.quantization) else None
-    return Precision(
-        dtype=str(dtype),
-        weight_bits=bits if isinstance(bits, int) and bits in (2, 3, 4, 8) else by_method,
-        group_size=group_size if isinstance(group_size, int) and group_size > 0 else None,
+    bits, group_size = _weight_bits(described)
+    return Precision(dtype=str(dtype), weight_bits=bits, group_size=group_size)
+
+
+def named_bits(name: object) -> int | None:
+    """Return the bits of a weight that the name of a quantization tells, as in ``mxfp4`` or ``W4A16_AWQ``."""
+    found = _BITS_IN_NAME.search(str(name).lower())
+    return int(found[1]) if found else None
+
+
+def cache_dtype(name: object) -> str | None:
+    """Return the data type of a KV cache by the engine's name; None for that of the model."""
+    return "fp8" if named_bits(name) is not None else None
+
+
+def _weight_bits(described: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the bits of a quantized weight, and how many weights share a scale; None: not stated."""
+    groups = described.get("config_groups")
+    within = groups.values() if isinstance(groups, dict) else ()
+    weights = [group.get("weights") for group in within if isinstance(group, dict)]
+    places = [described, *(each for each in weights if isinstance(each, dict))]
+    stated = [place[key] for place in places for key in ("bits", "num_bits") if _is_size(place.get(key))]
+    by_flag = {"load_in_4bit": 4, "load_in_8bit": 8}
+    stated = stated or [bits for flag, bits in by_flag.items() if described.get(flag) is True]
+    names = map(named_bits, (described.get("quant_algo"), described.get("quant_method")))
+    bits = max(stated, default=None) or next(filter(None, names), None)
+    sizes = [place["group_size"] for place in places if _is_size(place.get("group_size"))]
+    unstated = (
+        _FINE_GROUP if bits in (2, 3, 4) and not any("group_size" in place for place in places) else None
     )
+    return bits, min(sizes, default=unstated)
 
 
-def running_precision(values: Mapping[str, Any], dtype: str | None, *, on_cpu: bool, half: bool) -> Precision:
-    """Return how the engine holds the numbers that it reads from the model's files.
+def _is_size(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def measured(shape: ModelShape, precision: Precision, file_bytes: int | None) -> Precision:
+    """Correct ``precision``, in which a model is stored, by the size of its files of weights, if known.
+
+    Few config.json tell all that a model has: towers for images, layers without experts, what is not
+    quantized. Files of 16 bits where config.json has 32, or the reverse, are no sign of that.
+    """
+    expected = weight_bytes(shape, precision)
+    if file_bytes is None or precision.gguf_type is not None:
+        return precision
+    scale = file_bytes / expected
+    other_dtype = 0.5 if precision.dtype == "float32" else 2.0
+    if precision.weight_bits is None and 0.95 < scale / other_dtype < 1.05:
+        scale /= other_dtype
+    return replace(precision, scale=scale)
+
+
+def running_precision(stored: Precision, dtype: str | None, *, on_cpu: bool, half: bool) -> Precision:
+    """Return how the engine holds the numbers that the model's files have as ``stored``.
 
     ``on_cpu``: weights are held as float32. ``half``: float32 weights are held in 16 bits, as vLLM does.
     """
-    stored = stored_precision(values)
     if stored.gguf_type is not None:
         return stored
     if on_cpu:
-        return Precision(dtype=dtype or "float32")
+        return Precision(dtype=dtype or "float32", scale=1.0 if stored.weight_bits else stored.scale)
     if dtype is not None:
         return replace(stored, dtype=dtype)
     return replace(stored, dtype="float16") if half and stored.dtype == "float32" else stored
+
+
+@dataclass(frozen=True)
+class MemoryArguments:
+    """What an engine's arguments change about GPU memory."""
+
+    weight_bits: int | None = None
+    """Bits of weights that the engine quantizes while it loads them."""
+    kv_dtype: str | None = None
+    """Data type of the KV cache, as in ``Precision``."""
+    gpu_share: float = GPU_SHARE
+    """Share of a GPU's memory that the engine takes."""
+    offloaded_bytes: int = 0
+    """Weights of each GPU that stay in main memory."""
+
+    def applied(self, precision: Precision) -> Precision:
+        bits = precision.weight_bits or self.weight_bits
+        return replace(precision, weight_bits=bits, kv_dtype=self.kv_dtype)
 
 
 @dataclass(frozen=True)
@@ -87,10 +152,12 @@ class Demand:
     shape: ModelShape
     precision: Precision
     limit: int
+    arguments: MemoryArguments = MemoryArguments()
 
     def weight_bytes(self, num_gpus: int) -> int:
         """Return the weights of each GPU."""
-        return rank_weight_bytes(self.shape, self.precision, Parallelism(tp_size=num_gpus))
+        held = rank_weight_bytes(self.shape, self.precision, Parallelism(tp_size=num_gpus))
+        return max(held - self.arguments.offloaded_bytes, 0)
 
     def can_split(self, num_gpus: int) -> bool:
         """Return True if each GPU gets the same number of attention heads."""
@@ -111,8 +178,15 @@ class Demand:
         return None if kv_tokens >= self.limit else kv_tokens // _ROUND_TOKENS * _ROUND_TOKENS
 
 
-def demand(shape: ModelShape, precision: Precision, values: Mapping[str, Any], asked: int | None) -> Demand:
-    return Demand(shape, precision, asked or ModelConfig(values).max_position_embeddings or MIN_SEQ_LEN)
+def demand(
+    shape: ModelShape,
+    precision: Precision,
+    values: Mapping[str, Any],
+    asked: int | None,
+    arguments: MemoryArguments = MemoryArguments(),
+) -> Demand:
+    limit = asked or ModelConfig(values).max_position_embeddings or MIN_SEQ_LEN
+    return Demand(shape, precision, limit, arguments)
 
 
 @dataclass(frozen=True)
@@ -127,7 +201,7 @@ class GpuFit:
     @property
     def is_shared(self) -> bool:
         """True if something else uses these GPUs."""
-        return self.share < _GPU_SHARE
+        return self.share < GPU_SHARE
 
 
 def fit_gpus(demanded: Demand, gpus: Sequence[GpuModel], free_bytes: Sequence[int | None]) -> GpuFit | None:
@@ -135,7 +209,7 @@ def fit_gpus(demanded: Demand, gpus: Sequence[GpuModel], free_bytes: Sequence[in
     for count in (count for count in GPU_COUNTS if count <= len(gpus)):
         smallest = min(gpu.memory_bytes for gpu in gpus[:count])
         free = min(smallest, *(smallest if free is None else free for free in free_bytes[:count]))
-        share = min(_GPU_SHARE, int(100 * free / smallest) / 100)
+        share = min(demanded.arguments.gpu_share, int(100 * free / smallest) / 100)
         if tokens := demanded.kv_tokens(share * smallest, count):
             return GpuFit(count, tokens, share)
     return None
@@ -217,21 +291,25 @@ def size_lines(
     embeds: bool,
     section: str = "vllm",
     batch_size: int | None = None,
+    file_bytes: int | None = None,
+    arguments: MemoryArguments = MemoryArguments(),
 ) -> list[str]:
     """Return a plan's lines about sizes: in the precision that this machine would run, and on common GPUs.
 
     ``section``: of the build config, which has the number of GPUs. ``batch_size``: None for the default.
+    ``file_bytes``: see ``measured``.
     """
     try:
         shape = shape_of(values)
     except UnknownShape as exc:
         return [f"sizes are not known: the model's config.json has no {exc}"]
-    stored = stored_precision(values)
+    stored = measured(shape, stored_precision(values), file_bytes)
     gpus = () if stored.gguf_type is not None else visible_gpus()
-    running = running_precision(values, dtype, on_cpu=not needs_gpu and not gpus, half=needs_gpu)
+    running = running_precision(stored, dtype, on_cpu=not needs_gpu and not gpus, half=needs_gpu)
+    running = arguments.applied(running)
     lines = _weight_lines(shape, stored, running, None if embeds else max_seq_len)
     if gpus:
-        demanded = demand(shape, running, values, max_seq_len)
+        demanded = demand(shape, running, values, max_seq_len, arguments)
         lines.append(f"memory        {_verdict(demanded, gpus if needs_gpu else gpus[:1])}")
     elif needs_gpu:
         lines.append("memory        does not fit here: there is no NVIDIA GPU")
@@ -240,8 +318,8 @@ def size_lines(
         lines.append(f"memory        {memory}")
     if embeds or stored.gguf_type is not None:
         return lines
-    on_gpu = running_precision(values, dtype, on_cpu=False, half=True)
-    return [*lines, *market_lines(demand(shape, on_gpu, values, max_seq_len), section)]
+    on_gpu = arguments.applied(running_precision(stored, dtype, on_cpu=False, half=True))
+    return [*lines, *market_lines(demand(shape, on_gpu, values, max_seq_len, arguments), section)]
 
 
 def _verdict(demanded: Demand, gpus: Sequence[Gpu]) -> str:
@@ -262,13 +340,16 @@ def _weight_lines(
 ) -> list[str]:
     """Return lines about the ``stored`` weights and the KV cache of the ``running`` engine."""
     of_token = kv_bytes_per_token(shape, running)
+    guess = "" if shape.is_known or running.gguf_type is not None else ", counted as Llama-like"
     lines = [
-        f"model         {count_in_words(shape.num_parameters)} parameters, {shape.num_layers} layers",
-        f"weights       {in_words(weight_bytes(shape, stored))} ({stored.gguf_type or stored.dtype})",
+        f"model         {count_in_words(shape.num_parameters)} parameters, {shape.num_layers} layers{guess}",
+        f"weights       {in_words(weight_bytes(shape, stored))} ({stored.words})",
     ]
     if max_seq_len is not None:
         of_sequence = in_words(kv_bytes_per_sequence(of_token, max_seq_len))
-        per_sequence = f"{of_sequence} per sequence of {max_seq_len} tokens ({running.dtype})"
+        per_sequence = (
+            f"{of_sequence} per sequence of {max_seq_len} tokens ({running.kv_dtype or running.dtype})"
+        )
         lines.append(f"KV cache      {in_words(of_token)} per token, {per_sequence}")
     return lines
 
@@ -280,7 +361,7 @@ def market_lines(demanded: Demand, section: str = "vllm") -> Iterator[str]:
     for sold_gb, size_gib in MARKET.items():
         cells = []
         for count in GPU_COUNTS:
-            tokens = demanded.kv_tokens(_GPU_SHARE * size_gib * GIB, count)
+            tokens = demanded.kv_tokens(demanded.arguments.gpu_share * size_gib * GIB, count)
             is_short |= 0 < tokens < demanded.limit
             no = "no" if demanded.can_split(count) else "-"
             cells.append(f"{tokens:,}{'*' if tokens < demanded.limit else ''}" if tokens else no)

@@ -62,6 +62,13 @@ class Precision:
     """Commonest type of a GGUF file's weights, if the engine holds them as they are in the file."""
     gguf_bytes: int = 0
     """Size of these weights."""
+    scale: float = 1.0
+    """Size of all weights, as a multiple of what the shape tells; see ``builder.sizes.fit.measured``."""
+
+    @property
+    def words(self) -> str:
+        """Description of the weights for people."""
+        return self.gguf_type or (self.dtype if self.weight_bits is None else f"{self.weight_bits} bits")
 
     @property
     def dtype_bytes(self) -> int:
@@ -106,7 +113,8 @@ def weight_bytes(shape: ModelShape, precision: Precision) -> int:
     if precision.gguf_type is not None:
         return precision.gguf_bytes
     plain = shape.other_parameters + shape.embedding_parameters + shape.head_parameters
-    return precision.linear_bytes(shape.linear_parameters) + plain * precision.dtype_bytes
+    linear = precision.linear_bytes(shape.linear_parameters)
+    return int(precision.scale * (linear + plain * precision.dtype_bytes))
 
 
 def rank_weight_bytes(shape: ModelShape, precision: Precision, split: Parallelism) -> int:
@@ -117,7 +125,7 @@ def rank_weight_bytes(shape: ModelShape, precision: Precision, split: Parallelis
     first = shape.embedding_parameters
     last = math.ceil(shape.embedding_parameters / split.tp_size)
     ends = first + last if split.pp_size == 1 else max(first, last)
-    return linear + (other + ends) * precision.dtype_bytes
+    return int(precision.scale * (linear + (other + ends) * precision.dtype_bytes))
 
 
 def kv_bytes_per_token(shape: ModelShape, precision: Precision, split: Parallelism = Parallelism()) -> int:

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from builder.config.file import ConfigFile
+from builder.config.file import ConfigFile, checked_config
 from builder.engine_here import engine_here
 from builder.model_source import find_source
 from builder.plan import plan_lines
+from builder.sizes.fit import stored_precision
+from builder.sizes.memory import weight_bytes
+from builder.sizes.model_shape import shape_of
 from builder.survey import Survey
 from engine.inspect import read_manifest, verify
 from engine.machine.gpu import Gpu
@@ -22,7 +25,7 @@ from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.gguf import gguf_models
 from tests.builder.hub_server import HubServer, Repository
-from tests.builder.sizes.published import LLAMA_3_8B, LLAMA_3_70B
+from tests.builder.sizes.published import GPT_OSS_20B, LLAMA_3_8B, LLAMA_3_70B
 from tests.engine.samples import write_files
 
 GIB = 1 << 30
@@ -234,6 +237,7 @@ def test_a_gguf_file_of_the_hub_that_is_none_is_named(hub: HubServer, repository
         (LLAMA_3_8B, 1, 16, 16, None),
         (LLAMA_3_70B, 1, 80, 80, None),
         (LLAMA_3_8B, 1, 80, 12, None),
+        (GPT_OSS_20B, 1, 22.5, 22.5, (None, None)),
     ],
 )  # fmt: skip
 def test_gpus_length_and_share_are_chosen_so_that_a_model_fits(
@@ -248,13 +252,58 @@ def test_gpus_length_and_share_are_chosen_so_that_a_model_fits(
     from builder.machine_fit import fit_here
 
     gpus += [Gpu(90, "Stand-in", int(size_gib * GIB), int(free_gib * GIB))] * count
-    found = Survey("c" * 40, "c" * 40, values, {"model.safetensors": GIB}, 0)
+    files = {"model.safetensors": weight_bytes(shape_of(values), stored_precision(values))}
+    found = Survey("c" * 40, "c" * 40, values, files, 0)
     fit = fit_here(source(MODEL_ID, "vllm"), found, tmp_path)
     if expected is None:
         assert isinstance(fit.problem, ModelDoesNotFit)
     else:
         assert fit.problem is None
         assert (fit.config.vllm, fit.config.max_seq_len) == expected
+
+
+@pytest.mark.parametrize(
+    ("size_gib", "weights", "fits"),
+    [
+        (12, "12.0 GiB", True),
+        (None, "15.0 GiB", True),
+        (7.5, "7.5 GiB", True),
+        (29.92, "15.0 GiB", True),  # float32
+        (60, "60.0 GiB", False),
+    ],
+)
+def test_files_of_weights_have_the_say_over_what_config_json_leaves_out(
+    gpus: list[Gpu], tmp_path: Path, size_gib: float | None, weights: str, fits: bool
+) -> None:
+    from builder.machine_fit import fit_here
+
+    gpus += [Gpu(90, "Stand-in", 24 * GIB, 24 * GIB)]
+    files = {"a.safetensors": None if size_gib is None else int(size_gib * GIB), "tokenizer.json": GIB}
+    fit = fit_here(source(MODEL_ID, "vllm"), Survey(None, "x", LLAMA_3_8B, files, 0), tmp_path)
+    assert fit.rows["weights"].startswith(weights)
+    assert (fit.problem is None) == fits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fewest"),
+    [
+        ({}, ["no", "no", "number"]),
+        ({"quantization": "fp8"}, ["no", "number", "number"]),
+        ({"quantization": "mxfp4"}, ["number", "number", "number"]),
+        ({"cpu_offload_gb": 60}, ["no", "number", "number"]),
+        ({"gpu_memory_utilization": 0.5}, ["no", "no", "no"]),
+    ],
+)
+def test_a_plan_takes_the_engines_arguments_into_account(
+    tmp_path: Path, arguments: dict[str, Any], fewest: list[str]
+) -> None:
+    (tmp_path / "model.json").write_text(json.dumps(LLAMA_3_70B))
+    keys = {"engine": "vllm", "model_id": MODEL_ID, "vllm": {**arguments, "kv_cache_dtype": "fp8_e4m3"}}
+    file = ConfigFile(checked_config(keys), hf_token=None, folder=None, notes=())
+    lines = [*plan_lines(file, model_config=tmp_path / "model.json")]
+    (row,) = (line.split("GB")[1].split() for line in lines if line.startswith("  48 GB"))
+    assert [cell if cell == "no" else "number" for cell in row[:3]] == fewest
+    assert any("160 KiB per token, 1.2 GiB per sequence of 8192 tokens (fp8)" in line for line in lines)
 
 
 @pytest.mark.parametrize(

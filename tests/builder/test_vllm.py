@@ -55,6 +55,13 @@ def refusal(**given: Any) -> str:
         ({"model_class_overrides": {}}, "it names code"),
         ({"max_num_queued_reqs": 9}, "MAX_QUEUE_MS of the runner"),
         ({"max_num_partial_prefills": 2}, "long_prefill_token_threshold limits"),
+        ({"enable_auto_tool_choice": True}, "found by the model's family"),
+        ({"lora_modules": []}, "name the adapters under the key lora"),
+        ({"speculative_model": "a/b"}, "write speculative_config"),
+        ({"rope_scaling": {}}, "write hf_overrides"),
+        ({"num_scheduler_steps": 8}, "this vLLM has nothing like it"),
+        ({"attention_backend": "flash"}, "vllm.attention_backend must be"),
+        ({"quantization": "compressed_tensors"}, "vllm.quantization must be"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_or_one_that_nothing_can_honour_is_told(given: dict[str, Any], told: str) -> None:
@@ -84,6 +91,26 @@ def test_right_arguments_stay_as_they_are_and_what_is_off_needs_nothing_that_hon
     assert arguments(**given) == given
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"attention_backend": "auto"},
+        {"attention_backend": "flashinfer"},
+        {"moe_backend": "flashinfer-trtllm"},
+        {"mamba_backend": "triton"},
+        {"quantization": "FP8"},
+        {"quantization": "online", "quantization_config": {"linear": {"weight": "mxfp8"}}},
+        {"quantization_config": None},
+    ],
+)
+def test_what_vllm_itself_reads_is_taken_in_its_own_writing(given: dict[str, Any]) -> None:
+    assert arguments(**given) == given
+
+
+def test_every_argument_has_a_type() -> None:
+    assert all(described["types"] for described in TABLE.data["arguments"].values())
+
+
 def test_every_argument_that_is_refused_is_one_of_vllms() -> None:
     assert set(TABLE.without_effect) <= set(TABLE.data["arguments"])
     assert not set(TABLE.without_effect) & set(TABLE.decided)
@@ -110,9 +137,10 @@ def model(tmp_path: Path) -> Path:
 
 def test_an_engine_is_weights_arguments_and_a_tokenizer(model: Path, tmp_path: Path) -> None:
     given = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "max_num_seqs": 8, "max_model_len": 512}
+    given["prefill_context_parallel_size"] = 2
     manifest, engine = built(tmp_path, {**KEYS, "vllm": given, "dtype": "bfloat16"})
     assert json.loads((engine / "engine_args.json").read_text()) == {**given, "dtype": "bfloat16"}
-    assert (manifest.engine_kind, manifest.world_size, manifest.dtype) == ("vllm", 4, "bfloat16")
+    assert (manifest.engine_kind, manifest.world_size, manifest.dtype) == ("vllm", 8, "bfloat16")
     assert (manifest.max_seq_len, manifest.max_batch_size, manifest.sm) == (512, 8, None)
     assert manifest.library.version == "0.33.0"
     assert (engine / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()

@@ -25,6 +25,12 @@ LLAMA_3_70B = {
 }  # fmt: skip
 MISTRAL_7B = {**LLAMA_3_8B, "model_type": "mistral", "vocab_size": 32000, "max_position_embeddings": 32768}
 MIXTRAL_8X7B = {**MISTRAL_7B, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+GPT_OSS_20B = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "num_local_experts": 32,
+    "vocab_size": 201088, "max_position_embeddings": 131072, "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]},
+}  # fmt: skip
 GPT2 = {
     "model_type": "gpt2",
     "n_embd": 768,

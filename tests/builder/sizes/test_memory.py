@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from builder.sizes.fit import stored_precision
 from builder.sizes.memory import (
     GIB,
     GpuModel,
@@ -93,3 +94,43 @@ def test_sizes_and_counts_read_well() -> None:
     assert {each: in_words(each) for each in sizes} == sizes
     counts = {6_738_415_616: "6.74 billion", 1_730_000: "1.73 million", 5456: "5.46 thousand", 12: "12"}
     assert {each: count_in_words(each) for each in counts} == counts
+
+
+GROUP = {"num_bits": 4, "group_size": 128, "type": "int"}
+
+
+@pytest.mark.parametrize(
+    ("described", "bits", "group_size"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4, 128),
+        ({"quant_method": "gptq", "bits": 3, "group_size": -1}, 3, None),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8, None),
+        ({"quant_method": "fbgemm_fp8"}, 8, None),
+        ({"quant_method": "mxfp4"}, 4, 32),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False}, 4, 32),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 8, None),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 4, 32),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}, 4, 32),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": GROUP}}}, 4, 128),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "a": {"weights": GROUP, "input_activations": {"num_bits": 16}},
+                    "b": {"weights": {"num_bits": 8}},
+                    "c": {"weights": None},
+                    "d": None,
+                },
+            },
+            8,
+            128,
+        ),
+        ({"quant_method": "compressed-tensors", "config_groups": [1]}, None, None),
+        ({"quant_method": 7, "bits": "4"}, None, None),
+    ],
+)
+def test_a_quantizations_bits_are_read_from_every_methods_description(
+    described: dict[str, object], bits: int | None, group_size: int | None
+) -> None:
+    found = stored_precision({**LLAMA_3_70B, "quantization_config": described})
+    assert (found.weight_bits, found.group_size) == (bits, group_size)
