@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import msgspec
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
 from errors.requests import InvalidGuide
 from runner.engines.guides.chat_form import check_parts, form_grammar
 from runner.engines.guides.errors import REMEDY, complexity_reason, first_line, regex_reason, schema_reason
+from runner.engines.guides.gbnf import llguidance_grammar
 from runner.engines.guides.schemas import Schema, followed
 from runner.engines.protocol.messages import ANY_JSON, ChatForm, Guide
 
@@ -152,8 +153,7 @@ def _grammar_of_schema(schema: Schema) -> str:
 
 def _converted(guide: Guide) -> str:
     try:
-        grammar: str = grammar_from("ebnf", guide.text)
+        return llguidance_grammar(guide.text)
     except ValueError as exc:
         reason = first_line(str(exc).removeprefix("Failed to convert the grammar from GBNF to Lark: "))
         raise InvalidGuide(guide_type=guide.type, reason=reason) from exc
-    return grammar

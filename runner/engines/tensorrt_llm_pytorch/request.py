@@ -129,10 +129,10 @@ def guided_decoding(guide: Guide, backend: str) -> GuidedDecodingParams:
             return GuidedDecodingParams(regex=text)
     if backend != "llguidance":
         return GuidedDecodingParams(grammar=guide.text)
-    from llguidance import grammar_from
+    from runner.engines.guides.gbnf import llguidance_grammar
 
     # NOTE: with llguidance the library takes a grammar in Lark, not in GBNF.
-    return GuidedDecodingParams(grammar=grammar_from("ebnf", guide.text))
+    return GuidedDecodingParams(grammar=llguidance_grammar(guide.text))
 
 
 def relative_priority(priority: int) -> float:
