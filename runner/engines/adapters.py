@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -93,15 +93,15 @@ class Adapters:
             )
         return found
 
-    def load(self, order: LoadAdapter, core: Core, used: Callable[[], Container[int]]) -> dict[str, str]:
-        """Load an adapter and return the digests by name. ``used``: numbers of those that requests use.
+    def load(self, order: LoadAdapter, core: Core, running: Collection[Running]) -> dict[str, str]:
+        """Load an adapter and return the digests by name. ``running``: the requests, read as often as needed.
 
         Raises E1014, and the core's errors.
         """
         name, folder = order.name, Path(order.path)
         if name in self._carried or (name in self._loaded and not order.replaces):
             raise _refused(name, "it is loaded already; unload it, or set load_inplace")
-        self._remove_unused(core, used)
+        self._remove_unused(core, running)
         held = len(self._carried) + len(self._loaded) + len(self._unloaded)
         if held >= self.limit:
             reason = (
@@ -128,10 +128,10 @@ class Adapters:
             if (replaced := self._loaded.get(name)) is not None:
                 self._unloaded.append(replaced)
             self._loaded[name], self._digests[name] = request, digest
-        self._remove_unused(core, used)
+        self._remove_unused(core, running)
         return dict(self._digests)
 
-    def unload(self, name: str, core: Core, used: Callable[[], Container[int]]) -> dict[str, str]:
+    def unload(self, name: str, core: Core, running: Collection[Running]) -> dict[str, str]:
         """Unload an adapter and return the digests of the others. Raises E1014, E1015."""
         if name in self._carried:
             raise _refused(name, "the engine carries it; only adapters that were loaded can be unloaded")
@@ -140,7 +140,7 @@ class Adapters:
                 raise UnknownAdapter(adapter=name)
             del self._digests[name]
             self._unloaded.append(request)
-        self._remove_unused(core, used)
+        self._remove_unused(core, running)
         return dict(self._digests)
 
     def load_again(self, core: Core) -> dict[str, str]:
@@ -154,9 +154,9 @@ class Adapters:
                     del self._loaded[name], self._digests[name]
         return dict(self._digests)
 
-    def by_state(self, running: Iterable[Running]) -> tuple[list[str], list[str]]:
+    def by_state(self, running: Collection[Running]) -> tuple[list[str], list[str]]:
         """Return the names of adapters of requests that have begun, and of requests that wait."""
-        requests = [each for each in running if each.lora_name] if self.limit else []
+        requests = [each for each in list(running) if each.lora_name] if self.limit else []
         begun, waiting = (
             sorted({each.lora_name or "" for each in requests if each.has_begun is has_begun})
             for has_begun in (True, False)
@@ -177,9 +177,9 @@ class Adapters:
                 core.remove_lora(request.lora_int_id)
             raise
 
-    def _remove_unused(self, core: Core, used: Callable[[], Container[int]]) -> None:
+    def _remove_unused(self, core: Core, running: Collection[Running]) -> None:
         with self.lock:
-            in_use = used()
+            in_use = {each.lora.lora_int_id for each in list(running) if each.lora is not None}
         for request in [each for each in self._unloaded if each.lora_int_id not in in_use]:
             core.remove_lora(request.lora_int_id)
             self._unloaded.remove(request)

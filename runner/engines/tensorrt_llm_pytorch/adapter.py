@@ -8,7 +8,6 @@ NOTE: importing ``tensorrt_llm`` initializes MPI, so only processes that serve s
 
 import json
 import logging
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +17,6 @@ from tokenizers import Tokenizer
 from engine.adapters import TENSORRT_LLM_MODULES
 from engine.end_ids import tokenizer_end_id
 from engine.kinds import LORA_FOLDER
-from errors.coded_error import CodedError
-from errors.engines import EngineStartFailed
 from runner.engines.adapters import Adapters
 from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready
@@ -46,7 +43,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     """Load the model by the LLM API.
 
     Raises InvalidSetting for a bad option, MissingRequirement if the library lacks a name that is needed,
-    else EngineStartFailed.
+    and the library's errors.
     """
     arguments = read_arguments(engine_dir, options)
     vocab_size, max_seq_len = model_sizes(engine_dir, arguments)
@@ -57,33 +54,23 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     lora = arguments.get("lora_config") or {}
     targets = lora.get("lora_target_modules") or ()
     guides, guide_end_id = _open_guides(engine_dir) if backend else (None, None)
-    try:
-        optional = check_library(takes_priority=takes_priority, has_events=bool(events))
-        from tensorrt_llm import LLM
-        from tensorrt_llm.executor import LoRARequest
+    optional = check_library(takes_priority=takes_priority, has_events=bool(events))
+    from tensorrt_llm import LLM
+    from tensorrt_llm.executor import LoRARequest
 
-        from runner.engines.tensorrt_llm_pytorch.engine import LlmApiEngine
-        from runner.engines.tensorrt_llm_pytorch.kv_events import KvEvents
+    from runner.engines.tensorrt_llm_pytorch.engine import LlmApiEngine
+    from runner.engines.tensorrt_llm_pytorch.kv_events import KvEvents
 
-        adapters = Adapters(
-            LoRARequest,
-            engine_dir / LORA_FOLDER,
-            "llm_args.lora_config",
-            lora.get("max_cpu_loras") or lora.get("max_loras") or 0,
-            lora.get("max_lora_rank") or _MAX_LORA_RANK,
-            [hf for hf, own in TENSORRT_LLM_MODULES.items() if own in targets],
-        )
-        kv_events = KvEvents(json.loads(events), block_tokens(arguments)) if events else None
-        llm = LLM(**{**arguments, "max_seq_len": max_seq_len})
-    except CodedError:
-        raise
-    except ImportError as exc:
-        reason = f"{sys.executable} can't import TensorRT-LLM 1.x's LLM API ({exc})"
-        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason) from exc
-    # MPI, CUDA or the driver is missing, an argument is refused, or the memory is too small.
-    except Exception as exc:
-        reason = f"{type(exc).__name__}: {' '.join(str(exc).split())}"
-        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason) from exc
+    adapters = Adapters(
+        LoRARequest,
+        engine_dir / LORA_FOLDER,
+        "llm_args.lora_config",
+        lora.get("max_cpu_loras") or lora.get("max_loras") or 0,
+        lora.get("max_lora_rank") or _MAX_LORA_RANK,
+        [hf for hf, own in TENSORRT_LLM_MODULES.items() if own in targets],
+    )
+    kv_events = KvEvents(json.loads(events), block_tokens(arguments)) if events else None
+    llm = LLM(**{**arguments, "max_seq_len": max_seq_len})
     ready = Ready(
         engine_kind=ENGINE_KIND,
         vocab_size=vocab_size,

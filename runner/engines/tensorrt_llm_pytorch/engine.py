@@ -126,7 +126,7 @@ class LlmApiEngine:
 
     def statistics(self) -> Statistics:
         now = self._statistics if self._running else when_idle(self._statistics)
-        begun, waiting = self._adapters.by_state(list(self._running.values()))
+        begun, waiting = self._adapters.by_state(self._running.values())
         return msgspec.structs.replace(now, running_adapters=begun, waiting_adapters=waiting)
 
     def close(self) -> None:
@@ -137,10 +137,10 @@ class LlmApiEngine:
     # Orders
 
     def load_adapter(self, order: LoadAdapter) -> dict[str, str]:
-        return self._adapters.load(order, self, self._used_adapters)
+        return self._adapters.load(order, self, self._running.values())
 
     def unload_adapter(self, name: str) -> dict[str, str]:
-        return self._adapters.unload(name, self, self._used_adapters)
+        return self._adapters.unload(name, self, self._running.values())
 
     def add_lora(self, lora_request: LoraRequest) -> None:
         """Have the library load an adapter by a request of one token. Raises E1014.
@@ -155,10 +155,6 @@ class LlmApiEngine:
         Some versions keep the tensors of each number on the GPU until the engine starts again, so
         ``Adapters`` uses the number again when the same adapter is loaded again.
         """
-
-    def _used_adapters(self) -> set[int]:
-        """Return the numbers of adapters that requests use."""
-        return {each.lora.lora_int_id for each in list(self._running.values()) if each.lora is not None}
 
     async def _probe(self, lora: LoraRequest) -> None:
         try:

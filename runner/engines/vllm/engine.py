@@ -172,7 +172,7 @@ class VllmEngine:
         self._abort(str(request_id), "cancelled")
 
     def statistics(self) -> Statistics:
-        running, waiting = self._adapters.by_state(list(self._running.values()))
+        running, waiting = self._adapters.by_state(self._running.values())
         return msgspec.structs.replace(self._statistics, running_adapters=running, waiting_adapters=waiting)
 
     def close(self) -> None:
@@ -185,15 +185,11 @@ class VllmEngine:
 
     def load_adapter(self, order: LoadAdapter) -> dict[str, str]:
         with self._client.order(f"load the LoRA adapter {order.name}"):
-            return self._adapters.load(order, self._client, self._used_adapters)
+            return self._adapters.load(order, self._client, self._running.values())
 
     def unload_adapter(self, name: str) -> dict[str, str]:
         with self._client.order(f"unload the LoRA adapter {name}"):
-            return self._adapters.unload(name, self._client, self._used_adapters)
-
-    def _used_adapters(self) -> set[int]:
-        """Return the numbers of adapters that requests use."""
-        return {each.lora.lora_int_id for each in list(self._running.values()) if each.lora is not None}
+            return self._adapters.unload(name, self._client, self._running.values())
 
     def sleep(self, order: Sleep) -> None:
         if self._asleep:
