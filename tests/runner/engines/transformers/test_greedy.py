@@ -8,6 +8,7 @@ pytest.importorskip("torch", reason="runs in the engine environment")
 
 from runner.engines.protocol.messages import Sampling
 from tests.runner.engines.transformers.transformers_models import (
+    MAX_SEQUENCE_LENGTH,
     Served,
     llama,
     mistral,
@@ -19,7 +20,6 @@ from tests.runner.engines.transformers.transformers_models import (
 pytestmark = pytest.mark.engine_env
 
 MODELS = {
-    "llama": llama(),
     "tied embeddings": llama(tie_word_embeddings=True),
     "no shared key heads": llama(num_key_value_heads=8),
     "sliding window": mistral(sliding_window=24),
@@ -63,19 +63,6 @@ def test_a_prompt_seen_before_gives_the_same_output_from_the_cache(served: Serve
     assert first[0] == served.generate(ids, 30)
     assert served.answer(ids, 30) == first
     assert served.answer([*ids[:150], 7], 30)[0] == served.generate([*ids[:150], 7], 30)
-
-
-def test_requests_put_back_for_want_of_cache_go_on_where_they_were(directory: Path) -> None:
-    sampling = Sampling(temperature=1.0, seed=5, frequency_penalty=0.5)
-    prompts = [prompt(30, seed=seed) for seed in range(3)]
-    with serve(directory, max_tokens_in_paged_kv_cache="128") as served:
-        alone = served.answer(prompts[0], 80, sampling)
-        sampled = served.submit(prompts[0], 80, sampling)
-        together = [served.submit(ids, 80) for ids in prompts]
-        assert served.sink.wait(sampled) == alone
-        for ids, request_id in zip(prompts, together, strict=True):
-            assert served.sink.wait(request_id)[0] == served.generate(ids, 80)
-        assert served.engine.statistics().cache_used == 0
 
 
 def test_more_requests_than_the_batch_holds_wait_their_turn(directory: Path) -> None:
@@ -125,3 +112,23 @@ def test_without_end_id_the_models_own_settings_do_not_count(tmp_path: Path) -> 
     )
     with serve(opinionated) as served:
         assert served.answer(ids, 30) == (whole, "length")
+
+
+def test_tokens_of_the_prompt_that_were_computed_before_are_told_once(served: Served) -> None:
+    long = prompt(100, seed=78)
+    hits = []
+    for _ in range(2):
+        request_id = served.submit(long, 5, Sampling(top_k=1))
+        served.sink.wait(request_id)
+        hits.append([count for its_id, count in served.sink.cache_hits if its_id == request_id])
+    assert hits == [[0], [96]]
+
+
+def test_the_longest_prompt_and_the_longest_output_have_room(served: Served) -> None:
+    tokens, reason = served.answer(prompt(MAX_SEQUENCE_LENGTH - 1), 1)
+    assert (len(tokens), reason) == (1, "length")
+    assert tokens == served.generate(prompt(MAX_SEQUENCE_LENGTH - 1), 1)
+
+
+def test_an_engine_without_a_tokenizer_offers_no_guides(served: Served) -> None:
+    assert served.engine.ready.guide_types == ()

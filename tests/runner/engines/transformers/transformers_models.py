@@ -1,12 +1,11 @@
 """Small random models, served by the ``transformers`` engine, and what ``model.generate`` answers."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, PreTrainedModel
 
@@ -18,9 +17,6 @@ from tests.runner.engines.recording_sink import RecordingSink
 VOCAB_SIZE = 300
 MAX_SEQUENCE_LENGTH = 1024
 GREEDY = Sampling(temperature=0.0)
-BOTH_WAYS = pytest.mark.parametrize(
-    "served", ["in the step", "after it, as on a GPU"], indirect=True, scope="module"
-)
 
 _SHAPE = {
     "vocab_size": VOCAB_SIZE,
@@ -92,7 +88,8 @@ class Served:
 
 
 @contextmanager
-def serve(directory: Path, **options: str) -> Iterator[Served]:
+def serve(directory: Path, load: Callable[..., EngineAdapter] = load, **options: str) -> Iterator[Served]:
+    """Serve the engine in ``directory``, which also has the model as transformers saves it."""
     sink = RecordingSink()
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     engine = load(directory, sink, options)

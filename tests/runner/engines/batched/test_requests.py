@@ -1,15 +1,27 @@
-"""What a request asks of the ``transformers`` engine, from seeds to stop words, holds beside any other."""
+"""What a request asks of an engine, from seeds to stop words, holds beside any other request.
+
+Outputs are short: llama.cpp's KV cache has 16 bits a number, and a random model's scores are often close.
+"""
 
 import pytest
 
 pytest.importorskip("torch", reason="runs in the engine environment")
 
 from runner.engines.protocol.messages import Sampling
-from tests.runner.engines.transformers.transformers_models import BOTH_WAYS, Served, prompt
+from tests.runner.engines.transformers.transformers_models import Served, prompt
 
-pytestmark = [pytest.mark.engine_env, BOTH_WAYS]
+pytestmark = pytest.mark.engine_env
 
 PROMPT = prompt(12, seed=9)
+LOG_PROB_ERROR = 4e-2
+
+
+def test_equals_generate_alone_and_beside_others(served: Served) -> None:
+    prompts = [prompt(length, seed=length) for length in (1, 5, 530)]
+    expected = [served.generate(ids, 16) for ids in prompts]
+    assert [served.answer(ids, 16) for ids in prompts] == [(tokens, "length") for tokens in expected]
+    together = [served.submit(ids, 16) for ids in prompts]
+    assert [served.sink.wait(request_id)[0] for request_id in together] == expected
 
 
 @pytest.mark.parametrize(
@@ -21,22 +33,12 @@ PROMPT = prompt(12, seed=9)
     ],
 )
 def test_a_seed_gives_the_same_output_alone_and_in_a_batch(served: Served, sampling: Sampling) -> None:
-    alone = served.answer(PROMPT, 40, sampling)
-    beside = [served.submit(prompt(7 * n, seed=n), 40, Sampling(seed=n)) for n in range(1, 6)]
-    together = [served.submit(PROMPT, 40, sampling) for _ in range(3)]
+    alone = served.answer(PROMPT, 30, sampling)
+    beside = [served.submit(prompt(7 * n, seed=n), 30, Sampling(seed=n)) for n in range(1, 6)]
+    together = [served.submit(PROMPT, 30, sampling) for _ in range(3)]
     assert [served.sink.wait(request_id) for request_id in together] == [alone] * 3
-    assert served.answer(PROMPT, 40, sampling) == alone
+    assert served.answer(PROMPT, 30, sampling) == alone
     assert all(served.sink.wait(request_id)[0] != alone[0] for request_id in beside)
-
-
-def test_tokens_of_the_prompt_that_were_computed_before_are_told_once(served: Served) -> None:
-    long = prompt(100, seed=77)
-    hits = []
-    for _ in range(2):
-        request_id = served.submit(long, 5, Sampling(top_k=1))
-        served.sink.wait(request_id)
-        hits.append([count for its_id, count in served.sink.cache_hits if its_id == request_id])
-    assert hits == [[0], [96]]
 
 
 def test_repetition_penalty_is_that_of_generate(served: Served) -> None:
@@ -102,10 +104,11 @@ def test_each_tokens_log_probability_is_the_models_own(served: Served, sampling:
     assert len(log_probs) == len(tokens) == 6
     for index, (token, told) in enumerate(zip(tokens, log_probs, strict=True)):
         expected = served.scores([*ids, *tokens[:index]]).log_softmax(-1)
-        assert told.value == pytest.approx(float(expected[token]), abs=1e-3)
-        values, likeliest = expected.topk(3)
-        assert [token for token, _ in told.top] == likeliest.tolist()
-        assert [value for _, value in told.top] == pytest.approx(values.tolist(), abs=1e-3)
+        assert told.value == pytest.approx(float(expected[token]), abs=LOG_PROB_ERROR)
+        values, _ = expected.topk(3)
+        likeliest, told_values = zip(*told.top, strict=True)
+        for each in (told_values, expected[list(likeliest)].tolist()):
+            assert list(each) == pytest.approx(values.tolist(), abs=LOG_PROB_ERROR)
 
 
 def test_a_bias_bars_a_token_or_forces_it_and_leaves_log_probabilities_alone(served: Served) -> None:
@@ -116,4 +119,4 @@ def test_a_bias_bars_a_token_or_forces_it_and_leaves_log_probabilities_alone(ser
     request = served.submit(ids, 4, Sampling(top_k=1, logit_bias={7: 100.0}), wants_log_probs=True)
     assert served.sink.wait(request)[0] == [7, 7, 7, 7]
     expected = float(served.scores(ids).log_softmax(-1)[7])
-    assert served.sink.token_log_probs[request][0].value == pytest.approx(expected, abs=1e-3)
+    assert served.sink.token_log_probs[request][0].value == pytest.approx(expected, abs=LOG_PROB_ERROR)

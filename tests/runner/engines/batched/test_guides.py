@@ -15,18 +15,10 @@ from tokenizers import Tokenizer
 
 from errors.requests import GuideFailed, InvalidGuide
 from runner.engines.protocol.messages import ALL_GUIDE_TYPES, Guide, GuideType, Sampling
-from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
-from tests.runner.engines.transformers.transformers_models import (
-    BOTH_WAYS,
-    GREEDY,
-    Served,
-    llama,
-    prompt,
-    save_model,
-    serve,
-)
+from tests.runner.engines.guides.byte_tokenizer import END_ID
+from tests.runner.engines.transformers.transformers_models import GREEDY, Served, prompt
 
-pytestmark = [pytest.mark.engine_env, BOTH_WAYS]
+pytestmark = pytest.mark.engine_env
 
 PROMPT = prompt(9, seed=4)
 MAX_TOKENS = 250
@@ -40,13 +32,6 @@ PERSON = {
 
 def schema(document: object) -> Guide:
     return Guide("json_schema", json.dumps(document))
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = save_model(llama(), tmp_path_factory.mktemp("guided"))
-    save_byte_tokenizer(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -175,14 +160,14 @@ def test_a_seed_gives_the_same_guided_output_and_free_ones_stay_as_they_are_alon
     served: Served, tokenizer: Tokenizer
 ) -> None:
     free = [Sampling(seed=seed) for seed in range(4)] + [GREEDY, Sampling(top_p=0.9, seed=7)]
-    alone = [served.answer(PROMPT, 60, sampling) for sampling in free]
+    alone = [served.answer(PROMPT, 25, sampling) for sampling in free]
     guide, sampling = schema(PERSON), Sampling(seed=11)
-    by_itself = served.answer(PROMPT, 60, sampling, guide=guide, end_id=END_ID)
+    by_itself = served.answer(PROMPT, 25, sampling, guide=guide, end_id=END_ID)
     mixed = []
     for each in free:
-        mixed.append(served.submit(PROMPT, 60, each))
-        served.submit(PROMPT, 60, Sampling(seed=3), guide=Guide("regex", "[a-z ]*"))
-    beside = served.submit(PROMPT, 60, sampling, guide=guide, end_id=END_ID)
+        mixed.append(served.submit(PROMPT, 25, each))
+        served.submit(PROMPT, 25, Sampling(seed=3), guide=Guide("regex", "[a-z ]*"))
+    beside = served.submit(PROMPT, 25, sampling, guide=guide, end_id=END_ID)
     assert [served.sink.wait(request_id) for request_id in mixed] == alone
     assert served.sink.wait(beside) == by_itself
 
@@ -215,8 +200,5 @@ def test_a_guide_that_compiles_long_holds_up_no_other_request(served: Served) ->
     assert served.sink.wait(slow) == ([], "cancelled")
 
 
-def test_an_engine_without_a_tokenizer_offers_no_guides(served: Served, tmp_path: Path) -> None:
+def test_an_engine_with_a_tokenizer_offers_all_guides(served: Served) -> None:
     assert served.engine.ready.guide_types == ALL_GUIDE_TYPES
-    with serve(save_model(llama(), tmp_path)) as bare:
-        assert bare.engine.ready.guide_types == ()
-        bare.answer(PROMPT, 3)
