@@ -142,6 +142,8 @@ _ROWS = (
         adapter="runner.engines.tensorrt_llm_pytorch.adapter",
         backend=("tensorrt_llm", "pytorch"),
         builder="builder.kinds.tensorrt_llm_pytorch",
+        image="cog-triton-runner-tensorrt-llm-pytorch",
+        image_sms=(80, 89, 90, 100, 103, 120),
         runs_on="NVIDIA GPU",
         needs_gpu=True,
         # Each request's tokens pass through objects of its own.

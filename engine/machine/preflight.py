@@ -62,24 +62,32 @@ def check_runs_here(
         _check_memory(manifest, gpus)
 
 
-def runner_images(sm: int, first: str = "") -> list[str]:
-    """Return the names of the runner images for GPUs of ``sm``, those beginning with ``first`` first."""
-    named = [kind.image for kind in KINDS.values() if kind.image is not None and sm in kind.image_sms]
-    return [f"{name}-{sm}" for name in sorted(named, key=lambda name: name != first)]
+def runner_images(sm: int) -> list[str]:
+    """Return the names of the runner images for GPUs of ``sm``."""
+    return [f"{kind.image}-{sm}" for kind in KINDS.values() if sm in kind.image_sms]
 
 
-def check_image(image: str | None, gpus: tuple[Gpu, ...]) -> None:
-    """Raise E1330 if the runner image of this name has no code for one of the GPUs."""
+def check_image(image: str | None, gpus: tuple[Gpu, ...], engine_kind: str | None = None) -> None:
+    """Raise E1330 if the runner image of this name has no code for one of the GPUs.
+
+    The error names an image of ``engine_kind``, if that is given and has one.
+    """
     name, _, sm = (image or "").rpartition("-")
+    wanted = (KINDS[engine_kind].image if engine_kind else None) or name
     for gpu in gpus if sm.isdecimal() else ():
         if gpu.sm != int(sm):
-            fitting = next(iter(runner_images(gpu.sm, name)), None)
-            remedy = (
-                f"use {fitting}" if fitting else "no image is for this GPU; install vLLM without an image"
-            )
-            raise WrongImage(
-                image=image, built_for=sm, gpu=gpu.name or "this GPU", present=gpu.sm, remedy=remedy
-            )
+            there, remedy = gpu.name or "this GPU", _image_instead(wanted, gpu.sm)
+            raise WrongImage(image=image, built_for=sm, gpu=there, present=gpu.sm, remedy=remedy)
+
+
+def _image_instead(name: str, sm: int) -> str:
+    """Return what to use in place of an image whose name begins with ``name``, on a GPU of ``sm``."""
+    if (same := f"{name}-{sm}") in runner_images(sm):
+        return f"use {same}"
+    for kind in KINDS.values():
+        if kind.serves_models and sm in kind.image_sms:
+            return f"no {name} image is for it; use {kind.image}-{sm} with an engine of kind {kind.name}"
+    return "no image is for this GPU; install vLLM without an image"
 
 
 def check_gpus(facts: EngineFacts, gpus: tuple[Gpu, ...]) -> None:

@@ -108,5 +108,5 @@ def check_servable(settings: Settings, manifest: Manifest) -> None:
         )
     version = None if has_own_library else installed_version(settings.engine_python)
     gpus = visible_gpus() if settings.image or KINDS[manifest.engine_kind].needs_gpu else ()
-    check_image(settings.image, gpus[: manifest.world_size])
+    check_image(settings.image, gpus[: manifest.world_size], manifest.engine_kind)
     check_runs_here(manifest, gpus, version)

@@ -138,6 +138,10 @@ def test_the_image_that_serves_the_engine_on_this_gpu_is_named(
     assert line_of(lines, "image") == "image cog-triton-runner-vllm-103 for NVIDIA B300 (SM 103)"
     lines = lines_of(tmp_path, config({}), LLAMA_2_7B)
     assert line_of(lines, "image") == "image no cog-triton-runner image for NVIDIA B300 (SM 103)"
+    lines = lines_of(
+        tmp_path, {"engine": "tensorrt_llm", "backend": "pytorch", "model_id": MODEL_ID}, LLAMA_2_7B
+    )
+    assert line_of(lines, "image").startswith("image cog-triton-runner-tensorrt-llm-pytorch-103 for ")
 
 
 def test_a_model_of_an_unknown_kind_is_said_to_be_estimated(tmp_path: Path) -> None:

@@ -103,7 +103,8 @@ def test_gpus_without_a_driver_library_are_told_with_what_to_do(
     found = verdicts(capsys)
     assert "--gpus all" in found["FAIL  driver"]
     assert re.search(r"SM 90, 2[34]\.\d GiB of 2[34]\.\d GiB free", found["ok    GPU"])
-    assert found["ok    GPU"].endswith("image cog-triton-runner-90 or cog-triton-runner-vllm-90")
+    images = [f"cog-triton-runner{engine}-90" for engine in ("", "-tensorrt-llm-pytorch", "-vllm")]
+    assert found["ok    GPU"].endswith(f"image {' or '.join(images)}")
     make_gpus(tmp_path, sm=89)
     assert main(["doctor"]) == 2
     assert verdicts(capsys)["FAIL  GPU"].endswith("is SM 89: use cog-triton-runner-vllm-89.")

@@ -73,7 +73,21 @@ def test_an_engine_for_another_architecture_is_refused_with_the_image() -> None:
             "vllm-90 has code for GPUs of SM 90 only, and NVIDIA L4 is SM 89: use cog-triton-runner-vllm-89.",
         ),
         ("cog-triton-runner-80", A40, "use cog-triton-runner-86."),
-        ("cog-triton-runner-90", Gpu(100), "this GPU is SM 100: use cog-triton-runner-vllm-100."),
+        (
+            "cog-triton-runner-90",
+            Gpu(100),
+            "image is for it; use cog-triton-runner-vllm-100 with an engine of kind vllm.",
+        ),
+        (
+            "cog-triton-runner-tensorrt-llm-pytorch-90",
+            Gpu(89, "NVIDIA L4"),
+            "NVIDIA L4 is SM 89: use cog-triton-runner-tensorrt-llm-pytorch-89.",
+        ),
+        (
+            "cog-triton-runner-tensorrt-llm-pytorch-90",
+            A40,
+            "no cog-triton-runner-tensorrt-llm-pytorch image is for it; use cog-triton-runner-vllm-86 with",
+        ),
         ("cog-triton-runner-vllm-120", Gpu(121, "NVIDIA GB10"), "no image is for this GPU"),
     ],
 )
@@ -92,9 +106,10 @@ def test_an_image_without_an_architecture_in_its_name_is_for_any(image: str | No
 
 
 def test_the_images_named_are_those_that_nix_has() -> None:
-    evaluation = (SOURCE_ROOT / "tests" / "nix" / "evaluation.nix").read_text()
-    named = {image for sm in GPU_NAMES for image in runner_images(sm)}
-    assert named == set(re.findall(r'"(cog-triton-runner-(?:vllm-)?\d+)"', evaluation))
+    images = (SOURCE_ROOT / "nix" / "images.nix").read_text()
+    outputs = re.findall(r'runners "([a-z-]+)" \w+ \[([^\]]*)\]', images)
+    has = {f"{name}-{sm}" for name, sms in outputs for sm in re.findall(r"\d+", sms)}
+    assert {image for sm in GPU_NAMES for image in runner_images(sm)} == has
     assert {sm for kind in KINDS.values() for sm in kind.image_sms} == set(GPU_NAMES)
 
 

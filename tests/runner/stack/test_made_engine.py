@@ -45,6 +45,8 @@ def test_a_wrong_image_is_refused_before_anything_is_fetched(
     for kind in ("vllm", "transformers"):
         with pytest.raises(WrongImage, match=refused):
             check_servable(settings, Manifest(engine_kind=kind, files={}))
+    with pytest.raises(WrongImage, match="SM 89: use cog-triton-runner-tensorrt-llm-pytorch-89"):
+        check_servable(settings, Manifest(engine_kind="tensorrt_llm_pytorch", files={}))
 
 
 def test_kv_events_are_refused_for_an_engine_that_has_none() -> None:
