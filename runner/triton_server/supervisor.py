@@ -119,7 +119,9 @@ class TritonServer(SupervisedProcess):
         events = [found.groups() for line in self.child.log_tail if (found := _LOADING.search(line))]
         loaded = {loaded for _, loaded in events}
         models = [model for model, _ in events if model and model not in loaded]
-        return f"loading {', '.join(models)}" if models else "starting tritonserver"
+        phase = f"loading {', '.join(models)}" if models else "starting tritonserver"
+        # A longer timeout seldom helps: Triton loads its models within seconds.
+        return phase if self._is_first_try else f"{phase} for the second time: give it more processor time"
 
     def is_waiting(self) -> bool:
         return self._is_waiting()

@@ -102,6 +102,16 @@ def test_a_triton_that_goes_on_loading_although_the_engine_is_ready_is_started_o
     assert any("loading preprocessing" in line and "is started once more" in line for line in log)
 
 
+def test_a_triton_that_goes_on_loading_a_second_time_is_an_error_that_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_LOADED_S", 0.1)
+    loading = 'I1 lifecycle.cc:472] "loading: preprocessing:1"'
+    remedy = "while loading preprocessing for the second time: give it more processor time"
+    with pytest.raises(StartFailed, match=remedy):
+        start(tmp_path, 2, loading, end="import time; time.sleep(600)", start_timeout_s=5.0)
+
+
 def test_there_is_no_third_start(tmp_path: Path) -> None:
     with pytest.raises(StartFailed, match="lock_exception"):
         start(tmp_path, 5, _LOCK)
