@@ -51,6 +51,8 @@ LLM_ARGS_NAME = "llm_args.json"
 """File with the arguments of TensorRT-LLM's ``LLM``, in an engine of its PyTorch backend."""
 GGUF_NAME = "model.gguf"
 """File with the weights of an engine that runs GGUF files."""
+LLAMA_CPP_SEQUENCES = 256
+"""Maximum number of sequences in a batch: LLAMA_MAX_SEQ of llama.cpp."""
 LORA_FOLDER = "lora"
 """Folder with an engine's LoRA adapters: one folder each, by name."""
 
@@ -76,6 +78,8 @@ class Kind:
     """True if it runs a model's own weights: ``serve`` takes the first such kind that runs here."""
     runs_gguf: bool = False
     """True if it runs GGUF files as they are, on the CPU, and no other models. Other kinds convert them."""
+    max_sequences: int | None = None
+    """Number of sequences that its library can run at once; None: it has no limit of its own."""
     package: str = ""
     """Package that the engine's environment has if the kind can run; needed with ``serves_models``."""
     checkout_environment: str = DEFAULT_ENVIRONMENT
@@ -205,6 +209,7 @@ _ROWS = (
         runs_on="CPU",
         serves_models=True,
         runs_gguf=True,
+        max_sequences=LLAMA_CPP_SEQUENCES,
         package="xllamacpp",
         runs_in_child=True,
         libraries=("xllamacpp",),

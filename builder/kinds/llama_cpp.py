@@ -8,8 +8,7 @@ from builder.sizes.fit import size_lines
 from builder.steps import EnginePlan, Step, Work, download_step, place_fast_tokenizer, place_generation_config
 from builder.weights.checkpoint import ModelConfig, read_config
 from builder.weights.files import place
-from engine.kinds import GGUF_NAME
-from engine.machine.main_memory import LLAMA_CPP_SEQUENCES
+from engine.kinds import GGUF_NAME, LLAMA_CPP_SEQUENCES
 from engine.tar.manifest import EngineFacts
 from errors.build_config import ConflictingBuildKeys, InvalidBuildValue
 

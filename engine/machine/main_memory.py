@@ -16,8 +16,6 @@ PAGE_TOKENS = 32
 STEP_TOKENS = 512
 """A prompt is processed in parts of at most this many tokens, so that it does not delay others for long."""
 BATCH_SIZE = 32
-LLAMA_CPP_SEQUENCES = 256
-"""Maximum number of sequences in a batch: LLAMA_MAX_SEQ of llama.cpp."""
 RETAINED_TOKENS = 8192
 """The KV cache keeps the prefixes of finished requests up to this many tokens."""
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.directory import Engine
-from engine.kinds import supports
+from engine.kinds import find_kind, supports
 from engine.machine.root import SOURCE_ROOT
+from engine.tar.manifest import Manifest
 from errors.settings import InvalidSetting
 from runner.triton_server.model_names import BLS, ENSEMBLE, MODELS, SLOT
 
@@ -141,7 +142,8 @@ def render(
         model: dict.fromkeys(_VARIABLE.findall(templates[model]), "") | _DEFAULTS[model] | facts
         for model in MODELS
     }
-    values[SLOT]["max_batch_size"] = _text(engine.manifest.max_batch_size)
+    if "max_batch_size" not in overrides.get(SLOT, {}):
+        values[SLOT]["max_batch_size"] = _batch_size(engine.manifest)
     if cpp_backend is not None:
         values[SLOT]["triton_backend"] = CPP_BACKEND
         values[SLOT]["executor_worker_path"] = str(cpp_backend / "trtllmExecutorWorker")
@@ -162,6 +164,19 @@ def render(
         float(values[SLOT][name]) for name in ("engine_start_timeout_s", "engine_hang_timeout_s")
     )
     return Rendered(is_cpp, options, start_timeout_s, hang_timeout_s)
+
+
+def _batch_size(manifest: Manifest) -> str:
+    """Return the engine's batch size. In an engine.tar of an earlier version it may be above the limit."""
+    built, limit = manifest.max_batch_size, find_kind(manifest.engine_kind).max_sequences
+    if limit is None or built is None or built <= limit:
+        return _text(built)
+    print(
+        f"engine: max_batch_size is {built}, but a {manifest.engine_kind} engine runs at most {limit} "
+        f"sequences at once; it runs {limit}",
+        file=sys.stderr,
+    )
+    return str(limit)
 
 
 def _cpp_templates(templates: Mapping[str, str], slot: Mapping[str, str]) -> dict[str, str]:

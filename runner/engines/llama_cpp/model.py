@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.kinds import LLAMA_CPP_SEQUENCES
 from engine.machine import main_memory
 from engine.machine.processors import usable_processors
 from runner.engines.llama_cpp.library import (
@@ -51,9 +52,8 @@ class Options:
 
 
 def _batch_size(text: str) -> int:
-    most = main_memory.LLAMA_CPP_SEQUENCES
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-        raise ValueError(f"a whole number from 1 to {most}, which is llama.cpp's limit")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= LLAMA_CPP_SEQUENCES):
+        raise ValueError(f"a whole number from 1 to {LLAMA_CPP_SEQUENCES}, which is llama.cpp's limit")
     return int(text)
 
 
@@ -94,7 +94,7 @@ class Model:
         self.can_share_prefixes = not has_state
         """False for a model whose state can't be cut at a token."""
         more = 1 if has_state else 2
-        self.num_sequences = min(more * options.max_batch_size, main_memory.LLAMA_CPP_SEQUENCES)
+        self.num_sequences = min(more * options.max_batch_size, LLAMA_CPP_SEQUENCES)
         """Number of sequences in the KV cache: those of a batch, and as many finished ones."""
         self._context = self._new_context(path.stat().st_size, options)
         if not self._context:

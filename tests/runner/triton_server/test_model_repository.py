@@ -61,6 +61,20 @@ def test_the_build_configs_batch_size_is_the_engines_unless_the_server_configura
         assert rendered.options.get("max_batch_size") == expected
 
 
+@pytest.mark.parametrize(("size", "lines"), [(256, []), (257, ["it runs 256"])])
+def test_a_batch_size_that_an_earlier_version_built_is_capped_and_the_log_says_so(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str], size: int, lines: list[str]
+) -> None:
+    facts = {"engine_kind": "llama_cpp", "max_batch_size": size}
+    built = replace(engine, manifest=engine.manifest.model_copy(update=facts))
+    assert render(built, tmp_path / "repository", overrides={}).options["max_batch_size"] == "256"
+    told = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("; ")[2] for line in told] == lines
+    overrides = {"tensorrt_llm": {"max_batch_size": 3}}
+    assert render(built, tmp_path / "repository", overrides=overrides).options["max_batch_size"] == "3"
+    assert capsys.readouterr().err == ""
+
+
 def test_the_engines_options_are_the_slots_parameters_that_are_set(engine: Engine, tmp_path: Path) -> None:
     arguments = {"tokens_per_second": 7, "engine_hang_timeout_s": 0.5, "cancellation_check_period_ms": 9}
     rendered = render(
