@@ -10,6 +10,7 @@ import runpy
 import sys
 from collections.abc import Mapping
 
+from engine.machine.cog_sockets import await_turn
 from errors.settings import InvalidSetting
 
 _WRONG_INPUT = 2
@@ -31,6 +32,7 @@ def main() -> None:
     except InvalidSetting as exc:
         print(exc, file=sys.stderr)
         sys.exit(_WRONG_INPUT)
+    await_turn()
     runpy.run_module("cog.server.http", run_name="__main__", alter_sys=True)
 
 

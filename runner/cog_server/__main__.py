@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 
+from engine.machine.cog_sockets import await_turn
 from errors.settings import InvalidSetting
 from runner.cog_server.json_logs import flat_log
 from runner.cog_server.shutdown import start_graceful_shutdown
@@ -76,6 +77,7 @@ def main() -> None:
     warn_of_open_port(os.environ, sys.argv[1:], settings.port, log)
     switch_tracing_on(os.environ)
     tune_environment(os.environ)
+    await_turn()
     start_graceful_shutdown(settings.port, log)
     with flat_log() if os.environ.get(LOG_FORMAT) == JSON else nullcontext():
         runpy.run_module("cog.server.http", run_name="__main__", alter_sys=True)

@@ -21,6 +21,7 @@ Behaviour that no check at the start can see, and where it is used:
   (``shutdown``).
 * Connections inherit the options of the listening socket, which is a file descriptor of the process
   (``shutdown``).
+* The sockets to its worker have names of its process id (``engine.machine.cog_sockets``).
 * Log lines are JSON objects with timestamp, level, target and fields (``json_logs``).
 * COG_TRACE_CONFIGURED and COG_TRACE_SAMPLER switch its tracing on (``__main__``).
 """
