@@ -7,13 +7,14 @@ tags, and the special tokens by name. The template comes with the model, so it i
 
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from errors.chat import ChatTemplateBroken, ChatTemplateMissing
+from errors.chat import ChatTemplateBroken, ChatTemplateMissing, ChatTemplateRefused
 from errors.requests import PromptTooLong
 from runner.chat.control_tokens import NONE, ControlTokens, MarkedText
 from runner.chat.messages import Message
@@ -22,6 +23,7 @@ from runner.chat.rendering import MAX_TEXT_BYTES, Compile, Render
 
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
+_DOCUMENTS = re.compile(r"\bdocuments\b")
 _ADDITIONAL = "additional_chat_templates"
 """Folder of further templates by name, as ``transformers`` saves them."""
 
@@ -72,8 +74,9 @@ class ChatTemplate:
         """
         if isinstance(messages, str) and len(messages) > self._max_bytes:
             raise PromptTooLong.in_bytes(prompt_bytes=len(messages), max_bytes=self._max_bytes)
+        name = self._name(bool(tools))
         message = Render(
-            name=self._name(bool(tools)),
+            name=name,
             messages=messages,
             system_prompt=system_prompt,
             continues=continues,
@@ -82,6 +85,8 @@ class ChatTemplate:
             image_mark=image_mark,
         )
         answer = self._renderer.render(message)
+        if documents and _DOCUMENTS.search(self._sources[name]) is None:
+            raise ChatTemplateRefused(reason="it has no place for documents; send them in a message")
         return MarkedText(answer.text, answer.plain) if answer.plain else answer.text
 
     def _name(self, has_tools: bool) -> str:

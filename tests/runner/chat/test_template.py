@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from errors.chat import ChatTemplateRefused
 from errors.coded_error import CodedError
 from runner.chat import renderer
 from runner.chat.messages import with_system_prompt
@@ -134,6 +135,16 @@ def test_the_template_gets_tools_documents_and_its_own_arguments() -> None:
     given: dict[str, Any] = {"tools": [{"a": "é<"}], "documents": [{"title": "T"}]}
     text = template(source).render(ASKED, arguments={"thinking": False}, **given)
     assert text == 'Hello[{"a": "é<"}]TFalseTrue'
+
+
+def test_documents_are_never_left_out() -> None:
+    sources = {"default": "{{ messages[0].content }}", "tool_use": "{{ documents | tojson }}Hello"}
+    named = ChatTemplate(sources, {})
+    given: dict[str, Any] = {"documents": [{"title": "T"}]}
+    with pytest.raises(ChatTemplateRefused, match="no place for documents; send them in a message"):
+        named.render(ASKED, **given)
+    assert named.render(ASKED, documents=[]) == "Hello"
+    assert "T" in named.render(ASKED, tools=[{"a": 1}], **given)
 
 
 def test_ids_of_calls_are_short_where_the_template_requires_it() -> None:
