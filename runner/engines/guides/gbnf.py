@@ -1,7 +1,8 @@
 """Grammars in GBNF, as llama.cpp and XGrammar write them, for llguidance.
 
 llguidance converts GBNF to its Lark. It writes some escapes as Lark can't read them (``\\u00e9``, ``\\[``),
-copies control characters, and takes a grammar for Lark if one of its rules has the name ``start``.
+copies control characters, takes a grammar for Lark if one of its rules has the name ``start``, and has line
+breaks left out of ``.``.
 """
 
 import re
@@ -9,12 +10,12 @@ import re
 from llguidance import grammar_from
 
 _IS_LARK = re.compile(r"^\s*(%llguidance\b|start\s*:(?!:=))", re.MULTILINE)
-_WORD = re.compile(r'#[^\r\n]*|"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|[\w-]+', re.DOTALL)
-"""A comment, a text or a class of characters, maybe without its end, or the name of a rule."""
+_WORD = re.compile(r'#[^\r\n]*|"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|[\w-]+|\.', re.DOTALL)
+"""A comment, a text or a class of characters, maybe without its end, the name of a rule, or any character."""
 _CODE = r"x([0-9a-fA-F]{2})|u(?![dD][89a-fA-F])([0-9a-fA-F]{4})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})"
 _CHARACTER = re.compile(rf"\\(?:{_CODE}|([^\w\s]|[bf]))|[\0-\x1f\x7f]")
 _OF_JSON = {"b": "\b", "f": "\f"}
-_START, _OTHER_START = "start", "rule-of-the-name-start"
+_OTHER_WORDS = {"start": "rule-of-the-name-start", ".": "[\\x00-\U0010ffff]"}
 
 
 def llguidance_grammar(text: str) -> str:
@@ -26,7 +27,7 @@ def llguidance_grammar(text: str) -> str:
 def _respelled(word: re.Match[str]) -> str:
     if word[0][0] in '"[':
         return _CHARACTER.sub(_spelled, word[0])
-    return _OTHER_START if word[0] == _START else word[0]
+    return _OTHER_WORDS.get(word[0], word[0])
 
 
 def _spelled(found: re.Match[str]) -> str:

@@ -34,6 +34,7 @@ def allows(guide: Guide, text: str) -> bool:
         (r'root ::= "\\u00e9"', r"\u00e9"),
         ('root ::= start "start" # start "[\nstart ::= "a"', "astart"),
         ('# "\nroot ::= "a#b" [#"]', 'a#b"'),
+        ('root ::= . x "." [.]\nx ::= .{2}', "a\n🌶.."),
         ('start: "a" /\\d/', "a1"),
     ],
 )
