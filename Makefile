@@ -33,7 +33,7 @@ COMPILE = .cache/uv/bin/uv pip compile --quiet --universal --only-binary :all: \
 stopped-by-ctrl-c = trap : INT; $(1); status=$$?; [ $$status = 130 ] || exit $$status
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 # Make or renew environments; $(1): which. Its end by Ctrl-C ends make, without an error of make's.
 define set-up

@@ -42,7 +42,7 @@ def _plan(add: Add) -> None:
         "--model-config",
         type=Path,
         metavar="FILE",
-        help="the model's config.json, so that nothing is downloaded",
+        help="file to read the model's config.json from; then nothing is downloaded",
     )
 
 
@@ -60,7 +60,8 @@ def _migrate(add: Add) -> None:
         "--backend",
         choices=["tensorrt", "pytorch"],
         default="tensorrt",
-        help="pytorch: write it for TensorRT-LLM 1.x, with a comment for each loss (default: %(default)s)",
+        help="pytorch: write it for TensorRT-LLM 1.x, with a comment for each setting that it lacks "
+        "(default: %(default)s)",
     )
 
 
@@ -84,12 +85,12 @@ def _serve(add: Add) -> None:
         help="address to listen on; default: 127.0.0.1, but TRITON_HOST and OPENAI_HOST where they are set",
     )
     add("--port", help="Cog's port (default: PORT or 5000)")
-    add("--nodes", help="machines that hold the engine together (default: NODES or 1)")
-    add("--node-rank", metavar="RANK", help="this machine among them: 0 serves (default: NODE_RANK or 0)")
+    add("--nodes", help="number of machines that hold the engine together (default: NODES or 1)")
+    add("--node-rank", metavar="RANK", help="rank of this machine; rank 0 serves (default: NODE_RANK or 0)")
     add(
         "--head",
         metavar="HOST[:PORT]",
-        help="where the machine of rank 0 listens for the others (default: HEAD_ADDRESS)",
+        help="address at which rank 0 listens for the other machines (default: HEAD_ADDRESS)",
     )
 
 
@@ -111,7 +112,7 @@ def _api(add: Add) -> None:
         "--triton-model",
         default=SLOT,
         metavar="NAME",
-        help="Triton's model with the tensors of NVIDIA's backend: of token ids (default: %(default)s)",
+        help="Triton's model that takes and returns token ids (default: %(default)s)",
     )
     add("--host", help="address to listen on (default: OPENAI_HOST or 127.0.0.1)")
     add("--port", help="port to listen on (default: OPENAI_PORT or 9000)")
@@ -123,8 +124,8 @@ def _api(add: Add) -> None:
     add(
         "--max-model-len",
         metavar="TOKENS",
-        help="most tokens of prompt and output together, where Triton's engine takes less than the model or "
-        "config.json tells none (default: MAX_SEQUENCE_LENGTH or the model's)",
+        help="maximum number of tokens of prompt and output together; give it if Triton's engine takes fewer "
+        "than the model, or if config.json names no length (default: MAX_SEQUENCE_LENGTH or the model's)",
     )
 
 
@@ -176,9 +177,9 @@ def _add_kind(add: Add) -> None:
 COMMANDS = {
     "plan": Command(
         "show on which GPUs a model fits, and the steps, downloads and sizes of a build",
-        "Show on how many GPUs of which memory a model fits, with how many tokens of KV cache, and of a "
-        "build its commands, downloads and sizes: weights, engine, KV cache, memory and disk space. Only the "
-        "model's config.json is downloaded.",
+        "Show how many GPUs a model needs, for common sizes of GPU memory, and how many tokens of KV cache "
+        "fit beside it. For a build, also show its commands, its downloads and its sizes (weights, engine, "
+        "KV cache, memory, disk space). Only the model's config.json is downloaded.",
         _plan,
     ),
     "build": Command(
@@ -208,7 +209,8 @@ COMMANDS = {
     "api": Command(
         "serve the OpenAI-compatible API in front of a Triton that runs elsewhere",
         "Serve the OpenAI-compatible API until Ctrl-C, in front of an external Triton with NVIDIA's "
-        "tensorrt_llm backend. Triton gets token ids: chat templates, stop sequences and text are made here. "
+        "tensorrt_llm backend. Triton sees token ids only: this command applies chat templates and stop "
+        "sequences, and makes the text. "
         "Example: `cog-triton api --triton localhost:8001 --tokenizer Qwen/Qwen2.5-0.5B-Instruct`. Other "
         "settings are the runner's environment variables (API_KEYS, OPENAI_MAX_REQUESTS, TRITON_TIMEOUT, "
         "TRITON_METRICS_PORT, ...); see docs/settings.md.",

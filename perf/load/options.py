@@ -15,16 +15,18 @@ _MOCK_OPTIONS = ("tps", "output_method", "buffer_size")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("when requests are sent").add_argument
-    add("--rate", type=float, required=True, help="requests per second, or requests at once")
+    add("--rate", type=float, required=True, help="requests per second (rps), or number of requests at once")
     units = (
-        "rps: at their times, whatever the server does; batch: RATE at once, again when all are answered; "
+        "rps: send each request at its scheduled time, even if earlier ones have no answer yet; batch: send "
+        "RATE requests at once, and again when all are answered; "
     )
-    units += "concurrency: RATE at any time, each followed by another at once"
+    units += "concurrency: keep RATE requests in flight"
     add("--unit", choices=("rps", "batch", "concurrency"), required=True, help=units)
     add("--duration", type=float, required=True, help="seconds in which requests are sent")
     add("--pause", type=float, default=1.0, help="seconds between batches")
-    add("--arrivals", choices=("even", "poisson"), default="even", help="times of rps")
-    add("--timeout", type=float, default=600.0, help="seconds until a request has failed")
+    arrivals = "rps: send at even intervals, or at those of a Poisson process"
+    add("--arrivals", choices=("even", "poisson"), default="even", help=arrivals)
+    add("--timeout", type=float, default=600.0, help="seconds after which a request counts as failed")
 
     add = parser.add_argument_group("requests").add_argument
     add("--n_input_tokens", type=int, default=100, help="tokens of the prompt")
@@ -40,10 +42,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     targets = "cog-triton, mock, triton, openai, or a model on Replicate as OWNER/NAME[:VERSION] (its key is "
     targets += "REPLICATE_API_TOKEN); default cog-triton, or mock where an option of the mock's is given"
     add("--target", help=targets)
-    add("--url", help="where it is (default: the target's port on localhost)")
-    add("--protocol", choices=("json", "sse"), default="json", help="of cog-triton and mock")
+    add("--url", help="the server's URL (default: the target's port on localhost)")
+    add("--protocol", choices=("json", "sse"), default="json", help="cog-triton and mock: form of the output")
     add("--model", help=f"triton: {SLOT} (the engine slot, default) or {ENSEMBLE}; openai: the model's name")
-    add("--api", choices=("completions", "chat"), default="completions", help="of openai")
+    add("--api", choices=("completions", "chat"), default="completions", help="openai: the endpoint")
 
     add = parser.add_argument_group("reports").add_argument
     names = ", ".join(SLO_NAMES)
