@@ -46,7 +46,7 @@ class LiveLine:
             self._text = ""
 
     def show(self, text: str | Callable[[], str], *, is_new: bool = True) -> None:
-        """Replace the line. A function is called whenever it is drawn. ``is_new``: a phase begins now."""
+        """Replace the line. Each redraw calls ``text`` if it is a function. ``is_new``: a phase begins."""
         with self._lock:
             if is_new and text != self._text:
                 self._began_s = self._told_s = time.monotonic()

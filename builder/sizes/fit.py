@@ -294,7 +294,7 @@ def size_lines(
     file_bytes: int | None = None,
     arguments: MemoryArguments = MemoryArguments(),
 ) -> list[str]:
-    """Return a plan's lines about sizes: in the precision that this machine would run, and on common GPUs.
+    """Return a plan's lines about sizes, for the precision that this machine would run, and for common GPUs.
 
     ``section``: of the build config, which has the number of GPUs. ``batch_size``: None for the default.
     ``file_bytes``: see ``measured``.

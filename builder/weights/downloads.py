@@ -116,7 +116,7 @@ def fetch_all(downloads: Sequence[Download], progress: Progress | None) -> None:
 
 @contextmanager
 def beginning(download: Download) -> Iterator[BinaryIO]:
-    """Provide the file from its begin, as far as it is read, and keep nothing. Raises like ``fetch_all``."""
+    """Provide a stream of the file from its beginning; nothing is kept. Raises like ``fetch_all``."""
     with BufferedReader(_Arriving(download), CHUNK_BYTES) as file:
         yield file
 

@@ -109,7 +109,7 @@ class Hub:
 
     @contextmanager
     def beginning(self, snapshot: Snapshot, name: str) -> Iterator[BinaryIO]:
-        """Provide the file ``name`` of ``snapshot`` from its begin, downloaded as far as it is read."""
+        """Provide a stream of the file ``name`` of ``snapshot``, which downloads only what is read of it."""
         file = next(file for file in snapshot.files if file.name == name)
         try:
             if is_offline_mode():

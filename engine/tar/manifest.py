@@ -29,7 +29,7 @@ FORMAT_VERSION = 1
 MAX_MANIFEST_BYTES = 16 << 20
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Half of a character: two of these are one."""
+"""Escape of a surrogate: half of a character. Two of them are one character."""
 _DIGEST_KEY = "manifest_sha256"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -66,7 +66,7 @@ class _TarWriter:
         self._buffers = deque(memoryview(bytearray(_BUFFER_BYTES)) for _ in range(2))
 
     def write(self, facts: EngineFacts, sources: dict[str, _Source]) -> Manifest:
-        """Write the tar in one pass: digests are known at the end, but a manifest's length before."""
+        """Write the tar in one pass, and the manifest again at the end: only then its digests are known."""
         self._total_bytes = sum(source.size_bytes for source in sources.values())
         entries = {
             name: FileEntry(size_bytes=source.size_bytes, sha256=_UNKNOWN_SHA256)

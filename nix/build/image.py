@@ -34,7 +34,7 @@ class Layout:
         return {"mediaType": f"{_MEDIA_TYPE}.{kind}", "digest": f"sha256:{digest}", "size": len(text)}
 
     def layer(self, layer: Path, facts: dict[str, Any]) -> dict[str, Any]:
-        """Link to a layer's file; returns its descriptor."""
+        """Link to a layer's file; return its descriptor."""
         self._path(facts["digest"].partition(":")[2]).symlink_to(layer / "layer.tar.gz")
         kind = "layer.v1.tar+gzip"
         return {"mediaType": f"{_MEDIA_TYPE}.{kind}", "digest": facts["digest"], "size": facts["size"]}

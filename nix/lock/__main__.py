@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def _renew(stack: str, python: str, version: str) -> int:
-    """Resolve in a fresh environment of the stack's own Python; returns the resolver's exit status."""
+    """Resolve in a fresh environment of the stack's own Python; return the resolver's exit status."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([python, "-m", "venv", folder], check=True)
         own = str(Path(folder) / "bin" / "python")

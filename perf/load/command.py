@@ -37,7 +37,7 @@ _VERSION_PATHS = {COG: "/health-check", MOCK: "/health-check", TRITON: "/v2", OP
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0 also where requests failed: that is a result. 1 where none was completed."""
+    """Run a load test. Return 1 if no request was completed; else 0, as failed requests are a result."""
     parser = Options("load", __doc__)
     if (script := Path(sys.argv[0])).name == "test_perf.py":
         parser.prog = script.name

@@ -12,7 +12,7 @@ Count = Callable[[str], Awaitable[int]]
 
 
 def guessed_prompt(tokens: int) -> str:
-    """Nearly every tokenizer makes one token of the word with its space."""
+    """Repeat a word that is one token, with its space, in nearly every tokenizer."""
     return (_WORD * tokens).strip()
 
 

@@ -69,6 +69,6 @@ def _per(seconds: float, count: int) -> float:
 
 
 def _percentiles(found: Iterable[Distribution | None]) -> str:
-    """p50/p90/p99 in ms, each the median of the rounds."""
+    """Format p50/p90/p99 in ms, each the median of the rounds."""
     known = [(each.p50, each.p90, each.p99) for each in found if each]
     return "/".join(f"{1000 * median(column):,.0f}" for column in zip(*known, strict=True)) or "-"

@@ -31,7 +31,7 @@ _MAX_STREAMS = 511
 
 
 def warn_of_concurrency(settings: CogSettings, log: Log) -> None:
-    """Beyond the limit predictions wait for a thread before they send anything, which looks like a hang."""
+    """Warn of a limit above _MAX_STREAMS: predictions beyond it wait for a thread and seem to hang."""
     if settings.max_concurrency > _MAX_STREAMS:
         log(
             f"warning: COG_MAX_CONCURRENCY is {settings.max_concurrency}, but Cog streams {_MAX_STREAMS} "
@@ -41,7 +41,7 @@ def warn_of_concurrency(settings: CogSettings, log: Log) -> None:
 
 
 def warn_of_open_port(environment: Mapping[str, str], arguments: Sequence[str], port: int, log: Log) -> None:
-    """Cog's server has no keys, which an operator who sets API_KEYS may not expect."""
+    """Warn an operator who sets API_KEYS that Cog's port has no keys."""
     has_keys = any(environment.get(name) for name in ("API_KEYS", "OPENAI_API_KEYS"))
     if has_keys and (warning := open_port_warning(_host(arguments), port)):
         log(warning)

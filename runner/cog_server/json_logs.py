@@ -38,7 +38,7 @@ def flat(line: str) -> str | None:
 
 @contextmanager
 def flat_log() -> Iterator[None]:
-    """While open, all that this process and its children print goes through ``flat`` to standard error."""
+    """Pass all that this process and its children print through ``flat``, to standard error, in the block."""
     target = os.dup(2)
     source, end = os.pipe()
     os.dup2(end, 1)

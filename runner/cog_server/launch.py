@@ -133,7 +133,7 @@ class CogServer:
         raise _start_failed(reason, self._log())
 
     def health(self) -> dict[str, Any]:
-        """Cog's ``/health-check``, or nothing while it does not answer."""
+        """Return Cog's ``/health-check``; empty while Cog does not answer."""
         try:
             # No connection is kept: the server may end at any time.
             response = self._http.request("GET", f"{self.url}/health-check", headers={"Connection": "close"})

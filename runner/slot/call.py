@@ -112,7 +112,7 @@ class Call:
                 self._send(merged, self._error, is_last=True)
 
     def stop(self, request_id: str) -> bool:
-        """NVIDIA's ``stop`` input: True for requests with this id. Their results are what was generated."""
+        """Stop the request if it has this id; its result is what was generated. Return True if it has."""
         self._is_stopped = self._is_stopped or request_id == self.request_id
         return request_id == self.request_id
 

@@ -33,7 +33,7 @@ class TritonMetrics:
         self._publish([sample.value for metric in self._metrics for sample in samples(metric, counts)])
 
     def engine_lost(self) -> None:
-        """There is no engine server: gauges are 0 until the next ``publish``."""
+        """Set gauges to 0 until the next ``publish``: there is no engine server."""
         pairs = zip(self._published, self._sent, strict=True)
         self._publish([0.0 if is_gauge else sent for (_, is_gauge), sent in pairs])
 

@@ -29,7 +29,7 @@ class TritonCommand:
     num_ranks: int = 1
 
     def words(self) -> list[str]:
-        """Triton, or mpirun and a Triton per rank.
+        """Return the command line of Triton, or of mpirun with a Triton per rank.
 
         NOTE: all ranks get the same ports, but only rank 0 opens them: the others load the engine alone, wait
         in it until rank 0 ends, and never become ready.

@@ -24,7 +24,7 @@ class TritonInstall:
     library_dirs: tuple[Path, ...]
 
     def environment(self) -> dict[str, str]:
-        """Our environment, changed so that Triton's stub finds libpython and our Python first."""
+        """Return our environment, changed so that Triton's stub finds libpython and our Python first."""
         before = os.environ.get("LD_LIBRARY_PATH", "")
         libraries = [*map(str, self.library_dirs), *before.split(":")]
         return dict(
@@ -63,7 +63,7 @@ def cpp_backend_dir(extra_backend_dir: Path | None) -> Path | None:
 
 
 def _lay_out_python_backend(wheel: Path, target: Path) -> None:
-    """Triton wants the stub for its Python version beside the backend's library."""
+    """Put the stub for this Python version beside the backend's library, where Triton looks for it."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = wheel / "tritonserver" / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.is_file():

@@ -257,7 +257,7 @@ def _fill(model: str, template: str, values: Mapping[str, str]) -> str:
 
 
 def _model_py(model: str) -> str:
-    """Triton's entry point of a model, which imports ours whatever the working folder is."""
+    """Return Triton's entry point of a model, which imports our module from any working folder."""
     module = "slot.model" if model == SLOT else f"triton_server.models.{model}"
     return (
         "import sys\n\n"

@@ -30,7 +30,7 @@ _ERROR_LINE = re.compile(r"E\d{4} |error:|terminate called")
 _CRASH = re.compile(r"Signal \((?:6|11)\) received\.")
 _LOADING = re.compile(r'"loading: ([\w.-]+):\d+"|"successfully loaded \'([\w.-]+)\'')
 _UNHEALTHY = "is not healthy"
-"""Triton's words for a stub without a sign of life."""
+"""Triton's words for a stub that missed its heartbeat."""
 _PROBE = b'{"id":"health","stop":true,"request_output_len":1,"input_ids":[0],"input_lengths":1}'
 _MODEL = re.compile(rb"/([^/\0]+)/1/model\.py")
 
@@ -75,11 +75,11 @@ class TritonServer(SupervisedProcess):
         await self.child.launch(self._command.words(), mpi_environment(self._command.install.environment()))
 
     async def _try_start(self) -> None:
-        """Start it, and once more if it aborts, loses a stub or goes on loading without end.
+        """Start Triton, and once more if it aborts, loses a stub or never stops loading.
 
         None of these says anything about the engine. On an overloaded machine Triton's Python backend may not
-        get a lock, or a stub's sign of life, within the second that it waits, or never take the message that
-        a stub is ready; and the kernel may have killed a stub.
+        get a lock or a stub's heartbeat within the second that it waits, or may never read the message that a
+        stub is ready; and the kernel may have killed a stub.
         """
         self._is_first_try = True
         try:
@@ -143,7 +143,7 @@ class TritonServer(SupervisedProcess):
         )
 
     def processes(self) -> dict[int, str]:
-        """Triton and the stubs that it had when it became ready."""
+        """Return Triton and the stubs that it had when it became ready."""
         if self.pid is None:
             return {}
         if self._stubs is None:

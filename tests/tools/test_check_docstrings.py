@@ -20,10 +20,19 @@ class Reader:
     async def read(self) -> None:
         """Wait."""
 
+    def count(self) -> int:
+        """The number of lines."""
+
+    @property
+    def first(self) -> str:
+        """The first line."""
+
 class Lines:
     """Lines read."""
 '''
 
 
 def test_planted_fragments_are_found_and_sentences_are_not() -> None:
-    assert sorted(fragments(SOURCE)) == [(3, "In"), (6, "Reads"), (12, "Whether"), (14, "By")]
+    expected = [(3, "In"), (6, "Reads"), (12, "Whether"), (14, "By")]
+    assert sorted(fragments(SOURCE)) == [*expected, (20, "The")]
+    assert sorted(fragments(SOURCE, of_tests=True)) == expected

@@ -1,4 +1,4 @@
-"""Parts of ELF that finding device code takes: a library's sections, and what its relocations point at.
+"""The parts of ELF that the search for device code needs: a library's sections and its relocations' targets.
 
 Only 64-bit little-endian shared libraries and programs are read: in objects and archives device code is input
 for a linker, and a cubin is device code alone. Source: the System V ABI, with its supplements for x86-64 and

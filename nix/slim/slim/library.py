@@ -104,7 +104,7 @@ def _refuse_unknown_sections(library: Library) -> None:
 def _check_pointers(
     data: mmap.mmap, library: Library, found: dict[int, int], containers: Iterable[Container]
 ) -> None:
-    """Refuses a library in which something points into a container, or a wrapper at none."""
+    """Refuse a library in which a pointer leads into a container, or a wrapper points at no container."""
     sections = library.loaded(*CONTAINER_SECTIONS)
     starts = {
         section.address_of(container.offset)

@@ -25,7 +25,7 @@ def restricts_hosts(settings: APISettings) -> bool:
 
 
 class AllowedHosts:
-    """Middleware that refuses a ``Host`` other than loopback and ``hosts``, but for ``_OPEN_PATHS``."""
+    """Middleware that refuses a ``Host`` other than loopback and ``hosts``, except for ``_OPEN_PATHS``."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
         self._app = app

@@ -54,7 +54,7 @@ class Rules:
         return self.add(f"thought{limit}", self.text("THOUGHT"))
 
     def text_before(self, before_end: str, end: str, text: str | None = None) -> str:
-        """Return any text, or one of the terminal ``text``, without the marker ``end``, then this marker."""
+        """Return a text and the marker ``end`` after it. ``text``: the text's terminal; None: any text."""
         self._num_texts += 1
         name, self._rules["ANY"] = f"VALUE_{self._num_texts}", _ANY
         free = text or "ANY"

@@ -61,7 +61,7 @@ class Checker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def check(self, guide: Guide, cpu_s: float) -> Answer | None:
-        """Check a guide; None if it exceeds a limit. Raises E2115 if the process can't run."""
+        """Check a guide. Return None if it exceeds a limit. Raises E2115 if the process can't run."""
         try:
             for _ in range(2):  # It may have been killed since the last guide, or be stopped.
                 line = self._ask(msgspec.json.encode((guide, cpu_s)) + b"\n")

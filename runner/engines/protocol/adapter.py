@@ -82,7 +82,7 @@ class OrderedAdapter(EngineAdapter, Protocol):
         """Return the adapters for ``Ready``."""
 
     def sleep(self, order: Sleep) -> None:
-        """``ready.is_asleep`` is set already, so that no request is submitted any more."""
+        """Put the engine to sleep. ``ready.is_asleep`` is set before, so no request is submitted."""
 
     def wake_up(self, tags: list[str]) -> bool:
         """Return True if the engine can work again."""

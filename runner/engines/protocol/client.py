@@ -324,7 +324,7 @@ class EngineClient:
 
     @property
     def silence_s(self) -> float:
-        """Time since the last sign of life of an engine that is ready; 0 while it is not."""
+        """Time since the last heartbeat of an engine that is ready; 0 while it is not."""
         return time.monotonic() - self._connection.alive_s if self._connection and self.is_ready else 0.0
 
     def end_all(self) -> None:

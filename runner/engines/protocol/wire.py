@@ -44,7 +44,7 @@ class FrameQueue:
         self._encoded: deque[bytes] = deque()
 
     def add(self, message: object) -> None:
-        """Add a message. Raises E1103 for one that no reader takes."""
+        """Add a message. Raises E1103 if it is larger than readers accept."""
         encoded = self._encoder.encode(message)
         if len(encoded) >= _MAX_FRAME_BYTES:
             expected = f"less than {_MAX_FRAME_BYTES} bytes"

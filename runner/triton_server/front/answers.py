@@ -43,11 +43,11 @@ _STATUSES: dict[type[CodedError], tuple[int, int]] = {
     TritonTimeout: (504, UNAVAILABLE),
     **dict.fromkeys(_UNAVAILABLE, (503, UNAVAILABLE)),
 }
-"""HTTP's and gRPC's status; of others 400 if the caller has to fix them (E1...), else 500."""
+"""HTTP's and gRPC's status of these errors. Others are 400 if the caller can fix them (E1...), else 500."""
 
 
 def statuses_of(error: CodedError) -> tuple[int, int]:
-    """HTTP's and gRPC's status for an error."""
+    """Return HTTP's and gRPC's status for an error."""
     if isinstance(error, UnsupportedHTTP):
         return cast(int, error.facts["status"]), UNIMPLEMENTED
     default = (400, INVALID_ARGUMENT) if error.code.startswith("E1") else (500, INTERNAL)
@@ -55,7 +55,7 @@ def statuses_of(error: CodedError) -> tuple[int, int]:
 
 
 def status_of_text(text: str) -> int:
-    """HTTP's status for an error in Triton's words, which may hold a coded one."""
+    """Return HTTP's status for an error text of Triton, which may contain a coded error."""
     error = find_in_text(text)
     return statuses_of(error)[0] if error is not None else 400
 

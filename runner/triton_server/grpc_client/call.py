@@ -45,7 +45,7 @@ class TritonCall:
         """How much Triton may still send."""
         self.unsent = bytearray()
         self.is_last = False
-        """Nothing follows ``unsent``."""
+        """True if nothing follows ``unsent``."""
         self.is_closed = False
         """True once the last message has been sent."""
         self._is_ignored = False
@@ -69,7 +69,7 @@ class TritonCall:
         self.half_close()
 
     def reset(self) -> None:
-        """Triton cancels what it runs, and forgets the call."""
+        """Reset the call: Triton cancels what it runs for it, and forgets it."""
         self._connection.reset(self)
 
     def receive(self, data: bytes) -> None:

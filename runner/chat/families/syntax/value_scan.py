@@ -84,7 +84,7 @@ class Scan:
                 return at, ""
 
     def search(self, text: str) -> "Scan | None":
-        """Return None if ``text``, which goes on where the last one ended, is wholly part of the value."""
+        """Continue with ``text``. Return None if all of it belongs to the value, else the scan."""
         after = _after if len(text) <= _MAX_REMEMBERED else _after.__wrapped__
         state = after(self._stops, text, self._depth, self._place)
         if state is None:

@@ -192,7 +192,7 @@ class ClientCall:
         self._share.hold(self._held_bytes + self._messages.num_bytes)
 
     def release(self) -> None:
-        """Triton has begun to answer what it was sent."""
+        """Release what the call holds once Triton has begun to answer it."""
         self._held_bytes = 0
         self._share.release()
 

@@ -62,7 +62,7 @@ class GRPCServer(ClientCalls):
     turns: Turns = field(default_factory=Turns)
 
     def add(self, connection: "GRPCConnection") -> None:
-        """Above the maximum the connection takes the place of the oldest idle one, or is closed."""
+        """Add a connection. Above the maximum the oldest idle one is closed; if none is idle, this one."""
         if len(self.connections) >= _MAX_CONNECTIONS:
             victim = next((each for each in self.connections if each.is_idle), connection)
             victim.abort()
