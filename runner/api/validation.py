@@ -294,4 +294,6 @@ def _limits(low: float | None, high: float | None, unit: str = "") -> str:
         return " that is not empty"
     if low is None:
         return "" if high is None else f" of at most {high}{unit}"
-    return f" of at least {low}{unit}" if high is None else f" of {low} to {high}{unit}"
+    if high is None:
+        return f" of at least {low}{unit}"
+    return f" of {low} to {high}{unit}" if unit else f" from {low} to {high}"

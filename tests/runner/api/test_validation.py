@@ -35,11 +35,11 @@ def refusal(document: object, kind: type[Body] = CompletionBody) -> CodedError:
 @pytest.mark.parametrize(
     ("field", "value", "name", "expected", "shown"),
     [
-        ("max_tokens", 0, "max_tokens", "a whole number of 1 to 2147483647", 0),
-        ("max_tokens", 5.0, "max_tokens", "a whole number of 1 to 2147483647", 5.0),
-        ("max_tokens", True, "max_tokens", "a whole number of 1 to 2147483647", True),
+        ("max_tokens", 0, "max_tokens", "a whole number from 1 to 2147483647", 0),
+        ("max_tokens", 5.0, "max_tokens", "a whole number from 1 to 2147483647", 5.0),
+        ("max_tokens", True, "max_tokens", "a whole number from 1 to 2147483647", True),
         ("top_k", -2, "top_k", "a whole number of at least -1", -2),
-        ("temperature", 2.1, "temperature", "a number of 0 to 2", 2.1),
+        ("temperature", 2.1, "temperature", "a number from 0 to 2", 2.1),
         ("repetition_penalty", 10**400, "repetition_penalty", "a number of at least 0.01", 10**400),
         ("repetition_penalty", 0, "repetition_penalty", "a number of at least 0.01", 0),
         ("stream", "yes", "stream", "true or false", "yes"),
@@ -47,7 +47,7 @@ def refusal(document: object, kind: type[Body] = CompletionBody) -> CodedError:
         ("stop", ["a", ""], "stop[1]", "a string that is not empty", ""),
         ("prompt", [[1], []], "prompt[1]", "a list that is not empty", []),
         ("prompt", None, "prompt", "a string or a list that is not empty", None),
-        ("logit_bias", {"5": 101}, "logit_bias.5", "a number of -100 to 100", 101),
+        ("logit_bias", {"5": 101}, "logit_bias.5", "a number from -100 to 100", 101),
         ("response_format", {}, "response_format.type", "text or json_object or json_schema", None),
         ("response_format", {"type": 5}, "response_format.type", "text or json_object or json_schema", 5),
         (
