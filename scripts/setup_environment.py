@@ -86,7 +86,8 @@ def set_up_checkout(*, tests: bool = True, for_vllm: bool = False) -> None:
     for_vllm = for_vllm or environment.stamp_file(environment.ROOT / ".venv-vllm").exists()
     torch = torch_requirements(os.environ.get("TORCH", ""), for_vllm=for_vllm)
     set_up(".venv", "serving", *tools(".venv", "test", "dev", wanted=tests))
-    set_up(".venv-engine", torch, "engine", *tools(".venv-engine", "test", wanted=tests))
+    # Without tests the engine server keeps the bytecode of what it imports, a third of all.
+    set_up(".venv-engine", torch, "engine", *tools(".venv-engine", "test", wanted=tests), compiles=tests)
 
 
 def tools(folder: str, *names: str, wanted: bool = False) -> tuple[str, ...]:
