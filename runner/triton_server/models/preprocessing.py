@@ -81,7 +81,7 @@ class TritonPythonModel:
             if _is_long(inputs):
                 asyncio.run_coroutine_threadsafe(self._respond_later(inputs, sender), self._loop)
             else:
-                sender.send(self._respond(inputs), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                _send(self._respond(inputs), sender)
         return None
 
     def _respond(self, inputs: dict[str, npt.NDArray[Any]]) -> Any:
@@ -96,11 +96,10 @@ class TritonPythonModel:
         encode, adds = self._tokenizing.encode, self._adds_special_tokens
         try:
             prompts = [await encode(text, adds_special_tokens=adds) for text in self._texts(inputs)]
-            # NOTE: several threads that do this at once corrupt the heap of Triton's process of this model.
             response = self._response(inputs, prompts)
         except Exception as exc:  # noqa: BLE001 - Its client must not wait for ever.
             response = _failure(exc)
-        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        _send(response, sender)
 
     def _response(self, inputs: dict[str, npt.NDArray[Any]], prompts: list[list[int]]) -> Any:
         outputs = self._encode(inputs, prompts)
@@ -225,6 +224,15 @@ def _failure(error: Exception) -> Any:
         name = "text_input, bad_words, stop_words or embedding_bias_words"
         error = InvalidTensor(name=name, expected="UTF-8", value=error.object)
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+
+
+def _send(response: Any, sender: Any) -> None:
+    """Send the only response of a request, while another thread may send others."""
+    # NOTE: keep the tensors until the response is sent. Triton 2.51 frees outputs that were not requested, of
+    # the ensemble's requests two, without holding the GIL (python_backend#390): the heap would be corrupted.
+    tensors = response.output_tensors()
+    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    del tensors
 
 
 def _check_words(inputs: dict[str, npt.NDArray[Any]]) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import queue
 import sys
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -41,9 +43,19 @@ class TritonError(Exception):
 
 
 class InferenceResponse:
-    def __init__(self, tensors: list[Tensor], error: TritonError | None = None) -> None:
+    def __init__(self, tensors: Sequence[Tensor] = (), error: TritonError | None = None) -> None:
         self.error = error
+        self._tensors = list(tensors)
         self.outputs = {tensor.name(): tensor.as_numpy().tolist() for tensor in tensors}
+
+    def output_tensors(self) -> list[Tensor]:
+        return list(self._tensors)
+
+    def drop_tensors(self) -> None:
+        """Drop them as Triton drops outputs that were not requested: without Python's lock."""
+        dropped = [weakref.ref(each) for each in self._tensors]
+        self._tensors.clear()
+        assert all(each() is not None for each in dropped), "Triton would free them without Python's lock"
 
 
 class MetricFamily:
@@ -83,6 +95,7 @@ class Client:
 
     def send(self, response: InferenceResponse, flags: int = 0) -> None:
         assert not self._has_ended, "Triton would crash: it has freed the request"
+        response.drop_tensors()
         self._has_ended = flags == _LAST
         self._responses.put((response, self._has_ended))
 
