@@ -28,6 +28,7 @@ from runner.engines.vllm.arguments import (
 )
 from runner.engines.vllm.core_process import spawn_early
 from runner.engines.vllm.interface import check_vllm
+from runner.engines.vllm.read_ahead import read_ahead
 
 if TYPE_CHECKING:
     from runner.engines.guides.compile import GuideCompiler
@@ -62,6 +63,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     """
     pooling = read_pooling(engine_dir)
     arguments = read_arguments(engine_dir, options)
+    read_ahead(engine_dir, arguments.get("load_format", "auto"))
     end_id = guide_end_id(engine_dir)
     is_serving = threading.Event()
     if "nodes" in options:

@@ -17,6 +17,7 @@ from runner.engines.vllm.arguments import prepare_environment, prepare_import, r
 from runner.engines.vllm.interface import check_vllm
 from runner.engines.vllm.node_link import End, Link
 from runner.engines.vllm.nodes import join_head, node_facts, read_nodes
+from runner.engines.vllm.read_ahead import read_ahead
 
 log = logging.getLogger("cog_triton.engine")
 
@@ -34,6 +35,7 @@ def join(
     """
     cache_dir, nodes = options.get("engine_cache_dir"), read_nodes(options)
     arguments = read_arguments(engine_dir, options)
+    read_ahead(engine_dir, arguments.get("load_format", "auto"))
     prepare_import(cache_dir)
     try:
         check_vllm(log.warning)

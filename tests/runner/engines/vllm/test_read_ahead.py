@@ -1,0 +1,85 @@
+"""Weights are read into the page cache before vLLM asks for them."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from runner.engines.vllm import read_ahead
+from tests.runner.servers import wait_until
+
+_SIZES = (100_000_000, 4096, 1)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> list[Path]:
+    """Make files that are on the disk alone, where the file system can do that."""
+    files = [tmp_path / f"model-{number}.safetensors" for number in range(len(_SIZES))]
+    for path, size in zip(files, _SIZES, strict=True):
+        path.write_bytes(bytes(size))
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if _in_memory(files[0]):
+        pytest.skip("this file system keeps all its files in memory")
+    return files
+
+
+def _in_memory(path: Path) -> bool:
+    """Return True if no page of the file is missing."""
+    with path.open("rb") as file:
+        for offset in range(0, path.stat().st_size, 4096):
+            try:
+                os.preadv(file.fileno(), [bytearray(4096)], offset, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return False
+    return True
+
+
+def test_all_weights_are_read(weights: list[Path]) -> None:
+    read_ahead.read_ahead(weights[0].parent, "auto")
+    wait_until(lambda: all(map(_in_memory, weights)))
+
+
+@pytest.mark.parametrize(("load_format", "ram_bytes"), [("dummy", 1 << 40), ("auto", 100_000_000)])
+def test_not_where_it_would_be_in_vain(
+    weights: list[Path], load_format: str, ram_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_ahead, "ram_here_bytes", lambda: ram_bytes)
+    monkeypatch.setattr(read_ahead.threading, "Thread", lambda **_: pytest.fail("it is read"))
+    read_ahead.read_ahead(weights[0].parent, load_format)
+
+
+def test_what_is_in_memory_is_not_read_again(weights: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    read_ahead._read(weights)
+    reads = _count_reads(monkeypatch)
+    read_ahead._read(weights)
+    assert not reads
+
+
+def test_a_file_system_that_cannot_tell_is_read(weights: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = _count_reads(monkeypatch, OSError(errno.EOPNOTSUPP, "not supported"))
+    read_ahead._read(weights)
+    assert sum(reads) == sum(_SIZES)
+
+
+def test_a_file_that_has_gone_is_vllms_to_report(tmp_path: Path) -> None:
+    read_ahead._read([tmp_path / "model.safetensors"])
+
+
+def _count_reads(monkeypatch: pytest.MonkeyPatch, error: OSError | None = None) -> list[int]:
+    """Count the bytes of each reading that may wait for the disk; others fail with ``error``."""
+    reads: list[int] = []
+    preadv = os.preadv
+
+    def counted(descriptor: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
+        if flags and error:
+            raise error
+        size = preadv(descriptor, buffers, offset, flags)
+        if not flags:
+            reads.append(size)
+        return size
+
+    monkeypatch.setattr(os, "preadv", counted)
+    return reads
