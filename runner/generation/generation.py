@@ -17,7 +17,7 @@ from errors.coded_error import CodedError
 from errors.triton import TritonUnavailable
 from runner.chat.families.parts import Part
 from runner.detokenizer.detokenizer import Detokenizer, context_of
-from runner.engines.protocol.messages import FinishReason, Output, Submit
+from runner.engines.protocol.messages import FinishReason, Output, Submit, TokenLogProb
 from runner.engines.protocol.outlet import Outlet, Outputs
 from runner.generation.inputs import submit_message
 from runner.generation.model import ModelFacts
@@ -255,16 +255,32 @@ class Generation:
                 self._first_token_s = arrived_s
         if reason is not None:
             self.finish_reason = reason if reason in ("stop", "length") else "end"
-        tokens = self._cut_at_end(tokens)
+        num_before = self.output_token_count
         chunk: str | list[Part]
-        if self._has_log_probs:
-            chunk = self._decoder.push_with_log_probs(tokens, output.log_probs, self._log_probs)
-        else:
-            chunk = self._decoder.push(tokens)
+        chunk, num_decoded = self._decode(self._cut_at_end(tokens), output.log_probs)
         self.budget.detokenize_s += time.perf_counter() - arrived_s
         if self._decoder.is_stopped:
             self.finish_reason = "stop"
+            self.output_token_count = num_before + num_decoded
         return chunk
+
+    def _decode(self, tokens: list[int], log_probs: list[TokenLogProb]) -> tuple[Any, int]:
+        """Return the text or the parts of tokens, and the number of tokens up to a stop.
+
+        Tokens are decoded together unless the text may stop: then none after the stop counts.
+        """
+        step = 1 if self._decoder.may_stop else len(tokens)
+        chunk = self._push(tokens[:step], log_probs[:step])
+        at = step
+        while at < len(tokens) and not self._decoder.is_stopped:
+            chunk += self._push(tokens[at : at + step], log_probs[at : at + step])
+            at += step
+        return chunk, min(at, len(tokens))
+
+    def _push(self, tokens: list[int], log_probs: list[TokenLogProb]) -> Any:
+        if self._has_log_probs:
+            return self._decoder.push_with_log_probs(tokens, log_probs, self._log_probs)
+        return self._decoder.push(tokens)
 
     def take_log_probs(self) -> list[ReportedToken]:
         """Take the log probabilities since the last call. The text before each of their tokens is shown."""

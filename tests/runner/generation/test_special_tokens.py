@@ -55,6 +55,8 @@ def test_a_stop_sequence_may_have_special_tokens(stop: str, skips: bool) -> None
     if skips:
         before = before.replace("[TOOL_CALLS]", "").replace("<|im_end|>", "")
     is_found = stop in shown and not (skips and stop.endswith("<"))
+    lengths = range(1, len(IDS) + 1)
+    num_until = next((k for k in lengths if stop in TOKENIZER.decode(IDS[:k], skip_special_tokens=False)), 0)
     for chunks in splits():
         text, generation = generate(
             MODEL, in_chunks(chunks), stop_sequences=("zz", stop), skips_special_tokens=skips
@@ -62,6 +64,7 @@ def test_a_stop_sequence_may_have_special_tokens(stop: str, skips: bool) -> None
         if is_found:
             found = (text, generation.stop_sequence, generation.finish_reason)
             assert found == (before, stop, "stop")
+            assert generation.output_token_count == num_until, "tokens after the stop do not count"
         else:
             assert generation.finish_reason == "length"
 
