@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engine.download.body import Body, Transfer, Version
-from engine.download.http import Client
+from engine.download.http import Client, has_given_up
 from engine.lock import locked
 from engine.progress import Progress
 from errors.build import DownloadCorrupt
+from errors.coded_error import CodedError
 from errors.download import SourceChanged
 
 NUM_PARALLEL = 8
@@ -161,16 +162,28 @@ def _fetch(download: Download, shared: _Shared) -> None:
         if not download.destination.exists():
             with download.incomplete.open("ab") as file:
                 try:
-                    _receive(download, file, shared)
+                    _receive_patiently(download, file, shared)
                 except SourceChanged:
                     if not file.tell():
                         raise
                     _start_over(file, shared)
-                    _receive(download, file, shared)
+                    _receive_patiently(download, file, shared)
                 file.flush()
                 os.fsync(file.fileno())
             _check(download)
             download.incomplete.replace(download.destination)
+
+
+def _receive_patiently(download: Download, file: BinaryIO, shared: _Shared) -> None:
+    """Receive a file. As long as others arrive, a refusal is no failure: servers limit connections."""
+    while True:
+        of_others = shared.arrived_bytes - file.tell()
+        try:
+            return _receive(download, file, shared)
+        except CodedError as error:
+            is_alone = shared.arrived_bytes - file.tell() == of_others
+            if not has_given_up(error) or shared.stop.is_set() or is_alone:
+                raise
 
 
 def _receive(download: Download, file: BinaryIO, shared: _Shared) -> None:

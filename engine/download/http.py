@@ -35,6 +35,11 @@ class Temporary(Exception):
         self.retry_after_s = retry_after_s
 
 
+def has_given_up(error: BaseException) -> bool:
+    """Return True if ``error`` is of the last of several attempts, so that a later one may succeed."""
+    return isinstance(error.__cause__, Temporary)
+
+
 class Client:
     """HTTP client for GETs of one URL from any number of threads, over connections that are kept alive."""
 

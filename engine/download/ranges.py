@@ -6,7 +6,8 @@ from collections import deque
 from contextlib import closing
 
 from engine.download.body import Body, Transfer, Version
-from engine.download.http import Client
+from engine.download.http import Client, has_given_up
+from errors.coded_error import CodedError
 
 
 class _Part:
@@ -40,6 +41,8 @@ class RangedDownload:
         self._next_first = position
         self._parts: deque[_Part] = deque()
         self._read_bytes = 0
+        self._arrived_bytes = 0
+        """Bytes of all parts that have arrived."""
         self._free: list[memoryview | None] = [None] * transfer.parts_in_memory
         """Memory for parts; None: not allocated yet."""
         self._threads: list[threading.Thread] = []
@@ -118,11 +121,21 @@ class RangedDownload:
             self._freed.notify()
 
     def _fill(self, part: _Part) -> None:
+        """Fill a part. As long as others arrive, a refusal is no failure: servers limit connections."""
+        while part.filled_bytes < len(part.buffer) and not self._stop.is_set():
+            of_others = self._arrived_bytes - part.filled_bytes
+            try:
+                self._receive(part)
+            except CodedError as error:
+                if not has_given_up(error) or self._arrived_bytes - part.filled_bytes == of_others:
+                    raise
+
+    def _receive(self, part: _Part) -> None:
         body = Body(
             self._client,
             self._transfer,
             self._stop,
-            first=part.first,
+            first=part.first + part.filled_bytes,
             end=part.first + len(part.buffer),
             version=self._version,
             has_ranges=True,
@@ -132,6 +145,7 @@ class RangedDownload:
                 count = body.readinto(part.buffer[part.filled_bytes :])
                 with self._guard:
                     part.filled_bytes += count
+                    self._arrived_bytes += count
                     if part is self._parts[0]:
                         self._arrived.notify()
 

@@ -4,14 +4,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from pydantic import SecretStr
 
 from builder.weights import downloads
 from builder.weights.hub import Hub
+from engine.download.http import Temporary
 from errors.build import BuildFailed, DownloadCorrupt, DownloadFailed
 from errors.build_config import ModelAccessDenied, ModelNotFound
+from errors.download import SourceUnreachable
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
 
@@ -50,7 +53,7 @@ def test_what_is_there_is_not_given_to_a_caller_whom_the_hub_refuses(
 def test_a_later_build_continues_what_an_earlier_one_left(
     cache: Path, hub: HubServer, repository: Repository
 ) -> None:
-    repository.cut_at[WEIGHTS] = [1000] + [0] * downloads.NUM_TRIES
+    repository.cut_at[WEIGHTS] = [1000] + [0] * (2 * downloads.NUM_TRIES)
     with pytest.raises(DownloadFailed, match="kept and continued"):
         fetch(cache)
     assert [path.stat().st_size for path in incomplete(cache)] == [1000]
@@ -61,6 +64,27 @@ def test_a_later_build_continues_what_an_earlier_one_left(
     assert incomplete(cache) == []
 
 
+def test_a_file_is_asked_for_again_while_others_arrive(
+    cache: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, tries = downloads._receive, 0
+
+    def refused_while_another_arrives(
+        download: downloads.Download, file: BinaryIO, shared: downloads._Shared
+    ) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            shared.add(1)
+            error = SourceUnreachable(source="it", reason="no more connections")
+            raise error from Temporary(error)
+        receive(download, file, shared)
+
+    monkeypatch.setattr(downloads, "_receive", refused_while_another_arrives)
+    assert fetch(cache, WEIGHTS)[WEIGHTS] == repository.files[WEIGHTS]
+    assert tries == 3
+
+
 def test_a_server_that_ignores_ranges_gets_asked_from_the_start(cache: Path, repository: Repository) -> None:
     repository.cut_at[WEIGHTS] = [1000]
     repository.ignores_ranges = True
@@ -68,7 +92,7 @@ def test_a_server_that_ignores_ranges_gets_asked_from_the_start(cache: Path, rep
 
 
 def test_leftovers_longer_than_the_file_are_thrown_away(cache: Path, repository: Repository) -> None:
-    repository.cut_at[WEIGHTS] = [1000] + [0] * downloads.NUM_TRIES
+    repository.cut_at[WEIGHTS] = [1000] + [0] * (2 * downloads.NUM_TRIES)
     with pytest.raises(DownloadFailed):
         fetch(cache)
     (partial,) = incomplete(cache)

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,28 @@ def test_leaving_early_ends_every_thread(server: TarServer) -> None:
     fetchers = [thread for thread in threading.enumerate() if thread.name == "fetch"]
     hold.set()
     assert fetchers == []
+
+
+def test_a_server_that_limits_connections_is_asked_again_while_others_bring_content(
+    server: TarServer,
+) -> None:
+    asked = {first: threading.Event() for first in range(10_000, 1_010_000, 200_000)}
+    refused = [threading.Event() for _ in range(2 * FAST.attempts)]
+    # The other connection goes on between two refusals, and only there.
+    waits = {210_000: refused[0], 610_000: refused[3]}
+    awaited = {2: asked[410_000], 5: asked[810_000]}
+
+    def refuse_twice_as_often_as_is_allowed(request: Asked) -> Fault | None:
+        if (first := request.first) in asked:
+            asked[first].set()
+        count = sum(each.is_set() for each in refused)
+        if first != 10_000 or count == len(refused):
+            assert first not in waits or waits[first].wait(60)
+            return None
+        refused[count].set()
+        assert count not in awaited or awaited[count].wait(60)
+        return Fault(status=503)
+
+    server.fault = refuse_twice_as_often_as_is_allowed
+    assert fetched(server.url, replace(FAST, connections=2)) == CONTENT
+    assert all(each.is_set() for each in refused)
