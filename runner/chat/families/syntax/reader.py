@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from runner.chat.families.markers import CUT, Markers, Stops, is_special
 from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
-from runner.chat.families.syntax.value_scan import Scan, json_stops
+from runner.chat.families.syntax.value_scan import ESCAPED, Scan, json_stops
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
@@ -247,7 +247,7 @@ class Reader:
         """Read a value of JSON and emit its text. False if a marker of ``ends`` ends it, which is not read.
 
         Brackets and strings decide where the value ends. Nothing else is checked. A marker in a string is
-        part of it, unless it is a special token.
+        part of it, unless it is a special token. Control characters in strings are escaped.
         """
         first = yield from self.peek()
         if first not in ('"', "{", "["):
@@ -271,7 +271,8 @@ class Reader:
                 yield
                 self.search = self.copied = None
             elif scan.is_string and not is_special(found):
-                emit(self.markers.plain(self.take(scanned + len(found))))
+                text = self.markers.plain(self.take(scanned + len(found)))
+                emit(ESCAPED.get(text, text))
             else:
                 return found
             scanned = self.at

@@ -1,5 +1,6 @@
 """Scan for the end of a value of JSON or Python. Brackets and strings decide it, and nothing else."""
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -10,6 +11,8 @@ from runner.chat.families.markers import Markers, Stops
 _NESTING = {"{": 1, "[": 1, "}": -1, "]": -1}
 _PYTHON_NESTING = {**_NESTING, "(": 1, ")": -1}
 _ESCAPE, _COMMA = "\\", ","
+ESCAPED = {character: json.dumps(character)[1:-1] for character in map(chr, range(32))}
+"""Control characters as a string of JSON has them."""
 _MAX_REMEMBERED = 32
 """Limit of characters. Longer pieces of text are seldom the same."""
 
@@ -26,18 +29,16 @@ class ScanStops(msgspec.Struct, frozen=True, eq=False):
 @lru_cache(maxsize=128)
 def json_stops(markers: Markers, ends: tuple[str, ...]) -> ScanStops:
     """Return the stops of JSON. ``ends``: markers that end a value, too."""
-    return ScanStops(markers.stops('"', *_NESTING, *ends), _in_strings(markers, '"'), _NESTING)
+    in_strings = {'"': markers.stops('"', _ESCAPE, *ESCAPED)}
+    return ScanStops(markers.stops('"', *_NESTING, *ends), in_strings, _NESTING)
 
 
 @lru_cache(maxsize=128)
 def python_stops(markers: Markers) -> ScanStops:
     """Return the stops of a call's argument in Python's syntax."""
     outside = markers.stops("'", '"', *_PYTHON_NESTING, _COMMA)
-    return ScanStops(outside, _in_strings(markers, "'\""), _PYTHON_NESTING, is_argument=True)
-
-
-def _in_strings(markers: Markers, quotes: str) -> dict[str, Stops]:
-    return {quote: markers.stops(quote, _ESCAPE) for quote in quotes}
+    in_strings = {quote: markers.stops(quote, _ESCAPE) for quote in "'\""}
+    return ScanStops(outside, in_strings, _PYTHON_NESTING, is_argument=True)
 
 
 class Scan:

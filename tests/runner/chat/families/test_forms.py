@@ -280,6 +280,23 @@ def test_a_text_is_read(name: str, text: str, expected: Any) -> None:
     assert message == (Message(expected) if isinstance(expected, str) else expected or Message(text))
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "f", "arguments": %s}</tool_call>'),
+        ("hermes", '<tool_call>{"arguments": %s, "name": "f"}</tool_call>'),
+        ("llama3", '{"name": "f", "parameters": %s}'),
+        ("mistral v13", "[TOOL_CALLS]f[ARGS]%s"),
+        ("xlam", '[{"name": "f", "arguments": %s}]'),
+    ],
+)
+def test_line_breaks_in_strings_of_arguments_are_escaped(name: str, text: str) -> None:
+    written = '{"text": "a\n\tb\x0b\\n",\n "any": ["\r\n"]}'
+    (call,) = read_text(name, text % written).calls
+    assert call.arguments == '{"text": "a\\n\\tb\\u000b\\n",\n "any": ["\\r\\n"]}'
+    assert json.loads(call.arguments) == json.loads(written, strict=False)
+
+
 UNENDED: dict[str, list[tuple[str, Any]]] = {
     "qwen3-coder": [
         (QWEN.format("<parameter=text>\na\n<parameter=n>\n5\n</parameter>"), [{"text": "a", "n": 5}]),
