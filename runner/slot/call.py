@@ -9,6 +9,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from errors.coded_error import CodedError
+from errors.triton import TritonUnavailable
 from runner.engines.protocol.messages import MIN_LOG_PROB, TokenLogProb
 from runner.engines.protocol.relay import End, Stream
 from runner.slot.front_link import FrontLink
@@ -58,7 +59,7 @@ class Call:
         self._parts: dict[Place, Outputs] = {}
         """Parts of the outputs that have ended, with ``is_single``."""
         self._error: Any | None = None
-        """Error of the first output that failed, with ``is_single``."""
+        """Error of the first output that failed, with ``is_single``; of a response that could not be sent."""
         self._in_use = threading.Lock()
         """Held while the last response may be sent, and while Triton is called."""
 
@@ -88,6 +89,10 @@ class Call:
         Called only from the relay's thread, or before the output is fed to the relay.
         """
         error = None if end is None or (end == "cancelled" and self._is_stopped) else _triton_error(end)
+        if not self.is_single and self._error is not None:
+            if end is None:
+                return
+            error = self._error
         outputs: Outputs = {}
         if error is None:
             outputs = self._outputs(place, sequences, end)
@@ -150,8 +155,13 @@ class Call:
         response = pb_utils.InferenceResponse(tensors, error)
         if is_last:
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        else:
+            return
+        try:
             self._sender.send(response)
+        except Exception:
+            # NOTE: Triton's library waits for a lock of its shared memory for a second only.
+            self._error = _triton_error(TritonUnavailable(reason="it did not take a response"))
+            raise
 
 
 def _merge(parts: Mapping[Place, Outputs], rows: int) -> Outputs:

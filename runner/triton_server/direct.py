@@ -31,8 +31,8 @@ class Receiver(Protocol):
     def receive(self, message: bytes) -> None:
         """Take a ``ModelStreamInferResponse``."""
 
-    def slot_disconnected(self) -> None:
-        """Note that some of its responses may be lost."""
+    def responses_lost(self) -> None:
+        """End the call with an error: some of its responses are lost."""
 
 
 class DirectResponses:
@@ -65,36 +65,43 @@ class DirectResponses:
 
     def _accept(self) -> None:
         with suppress(BlockingIOError):
-            accepted, _ = self._listener.accept()
-            if self._connection is not None:  # Of a slot that has ended.
-                self._slot_disconnected()
-            accepted.setblocking(False)
-            self._connection = accepted
-            self._loop.add_reader(accepted, self.drain)
+            while True:
+                accepted, _ = self._listener.accept()
+                if self._connection is not None:  # Of a slot that has ended.
+                    self._slot_disconnected()
+                accepted.setblocking(False)
+                self._connection = accepted
+                self._loop.add_reader(accepted, self.drain)
 
     def _take(self, data: bytes) -> None:
         self._data += data
+        failed: list[Receiver] = []
         try:
             for responses in decode_frames(self._data, self._decoder):
                 for response in responses:
-                    if (call := self.calls.get(response.call)) is not None:
-                        self._pass_on(call.receive, response)
+                    call = self.calls.get(response.call)
+                    if call is not None and not self._pass_on(call.receive, response):
+                        failed.append(call)
         except (msgspec.MsgspecError, FrameTooLong, UnicodeDecodeError) as exc:
             log.error("malformed response of the slot: %s", exc)
             data = b""
+        for call in failed:
+            call.responses_lost()
         if not data:
             self._slot_disconnected()
 
-    def _pass_on(self, receive: Callable[[bytes], None], response: DirectResponse) -> None:
+    def _pass_on(self, receive: Callable[[bytes], None], response: DirectResponse) -> bool:
         try:
             receive(_message(response))
         except Exception:  # Other calls go on.
             log.exception("a response of the slot could not be passed on")
+            return False
+        return True
 
     def _slot_disconnected(self) -> None:
         self._disconnect()
         for call in list(self.calls.values()):
-            call.slot_disconnected()
+            call.responses_lost()
 
     def _disconnect(self) -> None:
         self._data.clear()

@@ -179,7 +179,7 @@ class Inference:
     def _refuse(self) -> None:
         self._start = None
         text = str(TooManyInferences(running=self.inferences.running))
-        self.on_response(error_response(text, self._request_id))
+        self._received(error_response(text, self._request_id))
         self._ended(OK, "")
 
     def cancel(self) -> None:
@@ -209,9 +209,9 @@ class Inference:
         self._end_start()
         self.on_response(message)
 
-    def slot_disconnected(self) -> None:
+    def responses_lost(self) -> None:
         self.cancel()
-        self.on_end(UNAVAILABLE, str(TritonUnavailable(reason="the model's process closed its connection")))
+        self.on_end(UNAVAILABLE, str(TritonUnavailable(reason="responses of the model's process were lost")))
 
     def _remove_direct(self) -> None:
         if self._direct is not None:
@@ -238,6 +238,9 @@ class Inference:
         self._end_start()
         if not self._is_cancelled and self._call is not None:
             self._stop()
+        if status == OK and self._running:
+            status = UNAVAILABLE
+            text = str(TritonUnavailable(reason="it ended the call without the last response"))
         self._count(-self._running)
         self._share.release()
         if not self._is_cancelled:

@@ -69,6 +69,15 @@ def test_streams_at_the_same_time_get_their_own_tokens_in_order(slot: SlotUnderT
         assert client.tokens() == expected([number, 500 + number, 7], 40)
 
 
+def test_after_a_response_that_could_not_be_sent_a_stream_has_no_more_text_and_ends_with_an_error(
+    slot: SlotUnderTest,
+) -> None:
+    client = slot.ask(refuses=True, input_ids=PROMPT, request_output_len=2000, streaming=True)
+    with pytest.raises(TritonError, match="E2105"):
+        client.receive_all()
+    assert client.num_received == 1
+
+
 def test_a_response_that_is_not_streamed_may_begin_with_the_input(slot: SlotUnderTest) -> None:
     client = slot.ask(input_ids=PROMPT, request_output_len=2, exclude_input_in_output=False)
     (outputs,) = client.receive_all()

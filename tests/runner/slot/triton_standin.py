@@ -80,6 +80,9 @@ class Client:
         self._tensors = [Tensor(name, array) for name, array in tensors.items()]
         self._responses: queue.Queue[tuple[InferenceResponse, bool]] = queue.Queue()
         self._has_ended = False
+        self.refuses = False
+        """The first response can't be sent, as if Triton's library did not get a lock."""
+        self.num_received = 0
 
     def request_id(self) -> str:
         return self._request_id
@@ -96,12 +99,17 @@ class Client:
     def send(self, response: InferenceResponse, flags: int = 0) -> None:
         assert not self._has_ended, "Triton would crash: it has freed the request"
         response.drop_tensors()
+        if self.refuses and flags != _LAST:
+            self.refuses = False
+            raise RuntimeError("boost::interprocess::lock_exception")
         self._has_ended = flags == _LAST
         self._responses.put((response, self._has_ended))
 
     def receive(self) -> tuple[InferenceResponse, bool]:
         """Return the next response, and whether it is the last."""
-        return self._responses.get(timeout=_DEADLINE_S)
+        received = self._responses.get(timeout=_DEADLINE_S)
+        self.num_received += 1
+        return received
 
     def receive_all(self) -> list[dict[str, Any]]:
         """Return the outputs of all responses. Raises the error of the first that has one."""
@@ -138,7 +146,12 @@ class SlotUnderTest:
         self.model.initialize({"model_config": json.dumps(config), **names})
 
     def ask(
-        self, *, request_id: str = "", parameters: dict[str, object] | None = None, **tensors: Any
+        self,
+        *,
+        request_id: str = "",
+        parameters: dict[str, object] | None = None,
+        refuses: bool = False,
+        **tensors: Any,
     ) -> Client:
         """Send one request. Values that are no arrays are those of a request of one row."""
         types: dict[type, Any] = {bool: np.bool_, float: np.float32, int: np.int32, list: np.int32}
@@ -148,6 +161,7 @@ class SlotUnderTest:
         }
         shaped = {name: each.reshape(len(each), -1) for name, each in arrays.items()}
         client = Client(request_id, shaped, parameters or {})
+        client.refuses = refuses
         self.model.execute([client])
         return client
 

@@ -26,7 +26,7 @@ class Call:
             raise RuntimeError("the client is gone")
         self.responses.append(pb.ModelStreamInferResponse.FromString(message))
 
-    def slot_disconnected(self) -> None:
+    def responses_lost(self) -> None:
         self.is_lost = True
 
     @property
@@ -87,6 +87,22 @@ async def test_the_loop_passes_on_what_arrives_and_one_bad_call_harms_no_other(t
             await asyncio.to_thread(link.flush)
         while good.tokens != [0, 1, 2]:  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0.01)
+        assert bad.is_lost
+        assert not good.is_lost
+
+
+async def test_of_a_slot_that_connected_after_another_nothing_is_lost_in_silence(tmp_path: Path) -> None:
+    with (
+        closing(DirectResponses(tmp_path / "front")) as direct,
+        socket.socket(socket.AF_UNIX) as before,
+    ):
+        call = direct.calls["f:1"] = Call()
+        before.connect(str(tmp_path / "front"))
+        link = FrontLink(tmp_path / "front", "1")
+        assert send(link, "f:1", 5)
+        link.flush()
+        direct.drain()
+        assert call.is_lost, "its text may not be whole"
 
 
 async def test_a_slot_that_ends_or_sends_nonsense_ends_the_calls_and_another_takes_its_place(

@@ -28,9 +28,9 @@ class Front(Client):
         )
         super().__init__(application, word_refusal)
 
-    def respond(self, *outputs: str) -> None:
+    def respond(self, *outputs: str, is_final: bool = False) -> None:
         message = pb.ModelStreamInferResponse()
-        message.infer_response.parameters["triton_final_response"].bool_param = False
+        message.infer_response.parameters["triton_final_response"].bool_param = is_final
         for each in outputs:
             message.infer_response.outputs.add(name="a", datatype=each, shape=[1])
             message.infer_response.raw_output_contents.append(b"\0\0")
@@ -52,7 +52,7 @@ async def test_of_a_request_that_triton_has_only_that_is_held() -> None:
 async def test_an_answer_that_can_not_be_written_as_json_is_an_error_of_its_own() -> None:
     front = Front()
     await front.send(request(GENERATE, b"{}"))
-    front.respond("BF16")
+    front.respond("BF16", is_final=True)
     front.triton.finish(front.triton.calls[0])
     await settle()
     assert front.statuses() == [500]

@@ -92,6 +92,18 @@ def test_an_empty_last_response_is_passed_on_if_it_was_asked_for(wants_final: bo
     assert stops(triton) == []
 
 
+def test_a_call_that_ends_well_without_its_last_response_is_an_error() -> None:
+    triton, inferences = stand_in()
+    client = Client(inferences)
+    client.inference.send(asked())
+    (call,) = triton.calls
+    call.on_message(response(is_final=False, has_output=True))
+    call.on_end(OK, "")
+    ((status, text),) = client.ends
+    assert (status, text[:5]) == (UNAVAILABLE, "E2105")
+    assert inferences.running == 0
+
+
 def test_a_text_of_a_client_is_no_end_of_an_answer() -> None:
     """It is as the wire has the parameter by which Triton marks the last response."""
     triton, inferences = stand_in()
