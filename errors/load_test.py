@@ -12,4 +12,7 @@ class LoadTargetUnreachable(CodedError):
 class LoadTargetRefused(CodedError):
     code = "E1502"
     summary = "The target of the load test rejects its requests"
-    template = "{url} rejected the first request ({reason}); change the options of the requests."
+    template = (
+        "{url} rejected the first request ({reason}); wait until the server is ready, or change the options "
+        "of the requests."
+    )

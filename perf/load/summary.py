@@ -97,8 +97,8 @@ def _warnings(run: Run) -> Iterable[str]:
     late_s = max((record.sent_s - record.scheduled_s for record in run.records), default=0.0)
     if late_s > _LATE_S:
         yield (
-            f"a request was sent {late_s * 1000:.0f} ms late: this side was held up (busy "
-            "processors); latencies count from the planned time all the same"
+            f"a request was sent {late_s * 1000:.0f} ms late, as the load generator waited for a processor; "
+            "latencies are measured from the scheduled time all the same"
         )
     if busy := sum(record.answer.outcome == "busy" for record in run.records):
         yield (

@@ -1,9 +1,11 @@
 """The mock in a real Cog server, and its load test as it is typed."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import httpx
 import pytest
 
 from runner.cog_server.launch import CogServer
-from tests.runner.servers import HOST, free_ports
+from tests.runner.servers import HOST, free_ports, wait_until
 
 FOLDER = Path(__file__).resolve().parents[2] / "mock_cog_triton"
 
@@ -87,3 +89,26 @@ def test_the_documented_load_test_works_as_it_is_typed(mock: CogServer, place: P
     done_well = {"Max concurrency: 24", "Total requests completed: 24", "Cog already running prediction: 0"}
     assert done_well | {"Failure rate: 0.000, Total failures: 0"} <= set(lines)
     assert any(line.startswith("--Expected mean: 100.000, Actual mean: ") for line in lines)
+
+
+@pytest.mark.servers
+def test_the_documented_commands_start_it_as_they_are_typed() -> None:
+    text = (FOLDER.parent / "docs" / "load-test.md").read_text()
+    (block,) = re.findall(r"((?:    .*\n)*    .*cog\.server\.http\n)", text)
+    (port,) = free_ports(1)
+    path = ":".join(each for each in os.environ["PATH"].split(":") if ".venv" not in each)
+    environment = {**os.environ, "PATH": path, "PORT": str(port)}
+    command = ["bash", "-c", re.sub(r"python (?=-m)", "exec python ", textwrap.dedent(block))]
+    with subprocess.Popen(command, cwd=FOLDER.parent, env=environment) as process:
+        try:
+            wait_until(lambda: _is_ready(port))
+        finally:
+            process.terminate()
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        health = httpx.get(f"http://{HOST}:{port}/health-check", timeout=60)
+    except httpx.TransportError:
+        return False
+    return bool(health.json()["status"] == "READY")
