@@ -61,7 +61,7 @@ InnerPath = Annotated[
     str,
     _check(
         lambda value: _is_path(value) and not PurePosixPath(value).is_absolute(),
-        "a relative path that stays inside its folder",
+        "a relative path without '..'",
     ),
 ]
 GgufName = Annotated[

@@ -20,7 +20,7 @@ from errors.coded_error import CodedError
 from errors.triton import ServerEnded, StartFailed
 from runner.settings.cog_settings import CogSettings, load_cog_settings
 from runner.settings.ports import Listener, check_ports_free
-from runner.settings.server_config import CONFIG_VARIABLE, DEFAULT_CONFIG
+from runner.settings.server_config import CONFIG_VARIABLE, default_config
 from runner.settings.settings import PATH_VARIABLES
 from runner.supervision.child import how_ended, with_parent
 from runner.supervision.tuning import TOKIO_THREADS
@@ -43,8 +43,7 @@ def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str
     Paths are absolute, because the server runs in a folder of its own.
     """
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    default_config = DEFAULT_CONFIG if Path(DEFAULT_CONFIG).is_file() else ""
-    given = {CONFIG_VARIABLE: default_config, **os.environ}
+    given = {CONFIG_VARIABLE: default_config(), **os.environ}
     return {
         **TOKIO_THREADS,
         "COG_MAX_CONCURRENCY": "1" if kind == "builder" else str(CogSettings().max_concurrency),

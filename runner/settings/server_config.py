@@ -5,6 +5,7 @@ An unknown key is E1006, which suggests the nearest known key.
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +27,39 @@ ServerArguments = dict[str, dict[str, Any]]
 """Values of ``instantiate.server.<model>.args``, by model."""
 
 
+def default_config() -> str:
+    """Return DEFAULT_CONFIG if this folder has such a file and it is no build config; else nothing."""
+    if not Path(DEFAULT_CONFIG).is_file():
+        return ""
+    with suppress(InvalidSetting):  # ``read_server_config`` raises it again.
+        document = _read(DEFAULT_CONFIG)
+        if isinstance(document, dict) and not document.keys().isdisjoint(_BUILD_KEYS):
+            return ""
+    return DEFAULT_CONFIG
+
+
 def read_server_config(environment: Mapping[str, str]) -> dict[str, Any]:
     """Read the ``instantiate`` section of the server YAML (older files have its keys at top level)."""
-    named = environment.get(CONFIG_VARIABLE, "")
-    path = Path(named or DEFAULT_CONFIG)
-    if not named and not path.is_file():
+    path = environment.get(CONFIG_VARIABLE, "") or default_config()
+    if not path:
         return {}
-    try:
-        document = yaml.safe_load(path.read_text())
-    # NOTE: PyYAML's constructors of tagged values (!!bool, !!timestamp, ...) raise any exception.
-    except Exception as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else " ".join(str(exc).split())
-        raise InvalidSetting(
-            name=CONFIG_VARIABLE, expected=f"a readable YAML file ({reason})", value=named or DEFAULT_CONFIG
-        ) from exc
-    if not named and isinstance(document, dict) and any(key in document for key in _BUILD_KEYS):
-        return {}
-    document = _mapping(path.name, document, (*_TOP_KEYS, *_SERVER_MODELS))
+    document = _mapping(Path(path).name, _read(path), (*_TOP_KEYS, *_SERVER_MODELS))
     if "instantiate" in document:
         return _mapping("instantiate", document["instantiate"], _INSTANTIATE_KEYS)
     server = {key: value for key, value in document.items() if key in _SERVER_MODELS}
     rest = {key: value for key, value in document.items() if key in _INSTANTIATE_KEYS}
     return {"server": server, **rest} if server else rest
+
+
+def _read(path: str) -> object:
+    try:
+        return yaml.safe_load(Path(path).read_text())
+    # NOTE: PyYAML's constructors of tagged values (!!bool, !!timestamp, ...) raise any exception.
+    except Exception as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else " ".join(str(exc).split())
+        raise InvalidSetting(
+            name=CONFIG_VARIABLE, expected=f"a readable YAML file ({reason})", value=path
+        ) from exc
 
 
 def server_arguments(config: Mapping[str, Any]) -> ServerArguments:
@@ -70,5 +82,7 @@ def _mapping(name: str, value: object, keys: tuple[str, ...] | None) -> dict[str
         if keys is not None and key not in keys:
             near = difflib.get_close_matches(str(key), keys, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise InvalidSetting(name=name, expected=f"made of {', '.join(keys)}{hint}", value=key)
+            raise InvalidSetting(
+                name=f"a key of {name}", expected=f"one of {', '.join(keys)}{hint}", value=key
+            )
     return {str(key): each for key, each in value.items()}

@@ -328,7 +328,7 @@ def test_what_is_at_the_destination_stays_until_the_build_has_succeeded() -> Non
     [
         (None, "E1006 InvalidSetting: config must be a readable YAML file (No such"),
         ("- 1", "E1006 InvalidSetting: team/x.yaml must be a mapping"),
-        ("instantiate: {weigths: a}", "E1006 InvalidSetting: team/x.yaml: instantiate must be made of"),
+        ("instantiate: {weigths: a}", "E1006 InvalidSetting: team/x.yaml: a key of instantiate must be"),
         ("instantiate: {system_prompt: 5}", "E1006 InvalidSetting: team/x.yaml: instantiate.system_prompt"),
         ("instantiate: {base_model: 5}", "E1401 ImageReferenceInvalid: team/x.yaml: base_model (or --base)"),
     ],

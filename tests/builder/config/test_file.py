@@ -89,7 +89,7 @@ REFUSED: dict[type[CodedError], list[tuple[str | bytes, str]]] = {
         ("model_id: a/b/c", "model_id must be the name of a Hugging Face model"),
         ("revision: 2024-01-01", "revision must be text (put it in quotes)"),
         ("revision: ../x", "revision must be a branch, tag or commit"),
-        ("model_path: /etc", "must be a relative path that stays inside its folder, but is '/etc'"),
+        ("model_path: /etc", "must be a relative path without '..', but is '/etc'"),
         ("model_path: a/../../b", "model_path must be a relative path"),
         ("model_tar_url: https://h/x.tgz", "model_tar_url must be an http(s) URL whose path ends in .tar"),
         ("model_tar_url: file:///etc/x.tar", "model_tar_url must be an http(s) URL"),

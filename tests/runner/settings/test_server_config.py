@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from errors.settings import InvalidSetting
+from runner.cog_server import launch
 from runner.settings.settings import Settings, load_settings
 
 NEWER = """
@@ -77,7 +78,7 @@ UNKNOWN = [
     ("instantiate: {weigths: x}", "instantiate", "did you mean 'weights'?"),
     ("instantiate: {server: {tensorrt_lm: {}}}", "instantiate.server", "did you mean 'tensorrt_llm'?"),
     ("instantiate: {server: {ensemble: {arg: {}}}}", "instantiate.server.ensemble", "'args'?"),
-    ("qwertyuiop: 1", "server.yaml", "made of"),
+    ("qwertyuiop: 1", "server.yaml", "one of"),
     ("instantiate: {3: x}", "instantiate", "is 3"),
 ]
 WRONG_KIND = [
@@ -100,7 +101,8 @@ WRONG_KIND = [
 def test_what_is_unknown_or_of_the_wrong_kind_is_told_with_its_place_and_the_nearest_key(
     tmp_path: Path,
 ) -> None:
-    for text, name, hint in [*UNKNOWN, *((text, name, "") for text, name in WRONG_KIND)]:
+    unknown = [(text, f"a key of {name}", hint) for text, name, hint in UNKNOWN]
+    for text, name, hint in [*unknown, *((text, name, "") for text, name in WRONG_KIND)]:
         with pytest.raises(InvalidSetting) as raised:
             load(tmp_path, text)
         assert raised.value.facts["name"] == name
@@ -116,6 +118,7 @@ def test_a_build_config_in_the_working_folder_is_no_server_config(
     unset = load_settings({})
     Path("config.yaml").write_text(text)
     assert load_settings({}) == unset
+    assert "COG_TRITON_CONFIG" not in launch.environment("runner", 5000, {})
     with pytest.raises(InvalidSetting):
         load_settings({"COG_TRITON_CONFIG": "config.yaml"})
 
