@@ -5,6 +5,9 @@ The folder ``vllm_platform`` registers it for a vLLM that has the folder and the
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,10 +18,22 @@ _BLOCK_TOKENS = 16
 _MEMORY_BYTES = 80 << 30
 
 
-# NOTE: torchvision's wheel needs CUDA for its operators; without these its Python part can't be imported.
-_OPERATORS = torch.library.Library("torchvision", "DEF")
-for _name in ("nms", "qnms"):
-    _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+def _define_missing_operators() -> None:
+    """Define the operators that torchvision's Python part is imported with, where its own can't be loaded.
+
+    NOTE: its wheel needs CUDA for them, and where they load, torch takes no second definition.
+    """
+    folders = getattr(find_spec("torchvision"), "submodule_search_locations", [])
+    try:
+        for library in chain.from_iterable(Path(folder).glob("_C*.so") for folder in folders):
+            torch.ops.load_library(library)
+    except OSError:
+        for name in ("nms", "qnms"):
+            _OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+_OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
+_define_missing_operators()
 
 
 def register() -> str:
