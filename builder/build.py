@@ -11,11 +11,10 @@ from pydantic import SecretStr
 from builder.config.file import ConfigFile, checked_token, read_config
 from builder.kinds import all_steps, engine_plan
 from builder.steps import EnginePlan, Step, Work
-from builder.weights.files import cache_folder
+from builder.weights.files import build_error, cache_folder
 from engine.progress import Progress
 from engine.staging import scratch
 from engine.tar.manifest import Manifest
-from errors.build import BuildFailed
 from errors.requests import InvalidInput
 
 OWN_FOLDER = Path(__file__).resolve().parent
@@ -52,7 +51,7 @@ def build(
             work.destination = destination.absolute()
             return run_plan(planned, file.notes, work)
     except OSError as exc:
-        raise BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or destination) from exc
+        raise build_error(exc, destination) from exc
 
 
 @contextmanager

@@ -24,14 +24,14 @@ from builder.model_source import find_source, missing_environment
 from builder.progress import progress_lines
 from builder.steps import Work, folder_step
 from builder.survey import survey
-from builder.weights.files import cache_folder
+from builder.weights.files import build_error, cache_folder
 from engine.directory import load
 from engine.kinds import KINDS
 from engine.lock import locked
 from engine.machine.gpu import visible_gpus
 from engine.progress import Progress
 from engine.staging import discard
-from errors.build import BuildFailed, DownloadFailed
+from errors.build import DownloadFailed
 from errors.coded_error import CodedError
 from errors.engine_tar import EngineNotFound
 from errors.machine import GpuRequired
@@ -61,7 +61,7 @@ def engine_here(file: ConfigFile, *, report: Report = print, progress: Progress 
             report(f"the Hub can't be asked ({exc.facts['reason']}); serving what was downloaded before")
         last.write_text(str(engine))
     except OSError as exc:
-        raise BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or models) from exc
+        raise build_error(exc, models) from exc
     return engine
 
 

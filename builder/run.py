@@ -12,9 +12,10 @@ import cog
 from builder.build import build
 from builder.progress import progress_lines
 from builder.upload import find_upload_url, upload
+from builder.weights.files import build_error
 from engine.download.address import allows_private_urls
 from engine.lock import try_locked
-from errors.build import BuilderBusy, BuildFailed
+from errors.build import BuilderBusy
 from errors.requests import InvalidInput
 
 ENGINE_TAR_VARIABLE = "ENGINE_TAR"
@@ -51,7 +52,7 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
                 )
                 return _answer(engine_tar)
         except OSError as exc:
-            raise BuildFailed(reason=exc.strerror or str(exc), path=engine_tar) from exc
+            raise build_error(exc, engine_tar) from exc
 
 
 @contextmanager

@@ -13,12 +13,12 @@ from builder.engine_here import config_digest, is_whole
 from builder.model_source import find_source
 from builder.steps import EnginePlan, Step, Work, download_step, folder_step, place_fast_tokenizer
 from builder.weights.checkpoint import read_config
-from builder.weights.files import cache_folder, place
+from builder.weights.files import build_error, cache_folder, place
 from engine.directory import load
 from engine.progress import Progress
 from engine.staging import discard
 from engine.tar.manifest import MANIFEST_NAME, EngineFacts
-from errors.build import BuildFailed, DownloadFailed
+from errors.build import DownloadFailed
 from errors.settings import InvalidSetting
 
 _KIND = "paced"
@@ -49,7 +49,7 @@ def tokenizer_here(named: str, *, report: Callable[[str], None], progress: Progr
             raise
         report(f"the Hub can't be asked ({exc.facts['reason']}); using what was downloaded before")
     except OSError as exc:
-        raise BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or target) from exc
+        raise build_error(exc, target) from exc
     return target
 
 

@@ -12,11 +12,10 @@ from types import ModuleType
 from typing import NoReturn
 
 from cli.arguments import COMMANDS
+from engine.disk import any_disk_error
 from engine.live_line import RED, painted
 from engine.machine.root import SET_UP, SOURCE_ROOT
-from errors.bounded_repr import bounded_repr
 from errors.coded_error import CodedError
-from errors.engine_tar import EngineUnreadable
 from errors.settings import MissingRequirement
 
 EXIT_FAILED = 1
@@ -104,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except OSError as exc:
         # A path that can't even be looked at: its name is too long, or a folder above it is not the user's.
-        return _failed(EngineUnreadable(place=bounded_repr(exc.filename), reason=exc.strerror or str(exc)))
+        return _failed(any_disk_error(exc))
 
 
 def _failed(error: CodedError) -> int:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.words import in_words
+from errors.bounded_repr import bounded_repr
+from errors.coded_error import CodedError
 from errors.engine_tar import EngineNotWritable, EngineUnreadable, NoSpaceLeft
 
 _READ_BYTES = 1 << 20
@@ -23,11 +25,22 @@ def writing(place: Path) -> Iterator[None]:
         raise disk_error(place, exc) from exc
 
 
-def disk_error(place: Path, error: OSError) -> NoSpaceLeft | EngineNotWritable:
+def disk_error(place: object, error: OSError) -> NoSpaceLeft | EngineNotWritable:
     """Return the error that ``writing`` raises. Use it where a context manager per file is too slow."""
     reason = error.strerror or str(error)
-    kind = NoSpaceLeft if error.errno in _NO_SPACE else EngineNotWritable
+    kind = NoSpaceLeft if is_full(error) else EngineNotWritable
     return kind(place=place, reason=reason)
+
+
+def is_full(error: OSError) -> bool:
+    return error.errno in _NO_SPACE
+
+
+def any_disk_error(error: OSError) -> CodedError:
+    """Return the error that ``writing`` or ``reading`` raises, for an error that may come from either."""
+    if is_full(error) or error.errno == errno.EROFS:
+        return disk_error(error.filename2 or error.filename or "the disk", error)
+    return EngineUnreadable(place=bounded_repr(error.filename), reason=error.strerror or str(error))
 
 
 @contextmanager

@@ -52,6 +52,7 @@ _OTHER_FILES = {
         *("instantiate", "base_model", "staging_dest", "weights", "system_prompt", "prompt_template"),
         *("ensemble", "preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls"),
     ),
+    "this is a model's config.json: give the model's folder.": ("model_type", "architectures"),
     "this is a Truss config, which has other keys: write a build config (docs/build-config.md).": (
         *("trt_llm", "model_metadata", "model_framework", "model_class_name", "model_module_dir"),
         *("bundled_packages_dir", "python_version", "external_package_dirs", "data_dir"),

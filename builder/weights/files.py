@@ -5,8 +5,10 @@ import os
 import shutil
 from pathlib import Path
 
+from engine.disk import disk_error, is_full
 from engine.words import in_words
-from errors.build import NotEnoughSpace
+from errors.build import BuildFailed, NotEnoughSpace
+from errors.coded_error import CodedError
 
 CACHE_VARIABLE = "COG_TRITON_CACHE"
 
@@ -34,6 +36,14 @@ def place(source: Path, destination: Path, *, or_link: bool = False) -> None:
             destination.symlink_to(source.resolve())
         else:
             shutil.copyfile(source, destination)
+
+
+def build_error(error: OSError, path: object) -> CodedError:
+    """Translate an error of the disk during a build; ``path`` is named if the error names none."""
+    place = error.filename2 or error.filename or path
+    if is_full(error):
+        return disk_error(place, error)
+    return BuildFailed(reason=error.strerror or str(error), path=place)
 
 
 def need_space(folder: Path, needed_bytes: int, *, purpose: str) -> None:

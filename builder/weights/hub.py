@@ -24,13 +24,13 @@ from huggingface_hub.hf_api import ModelInfo
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from builder.weights.downloads import Digest, Download, beginning, fetch_all
-from builder.weights.files import need_space
+from builder.weights.files import build_error, need_space
 from engine.download.http import retry_after_s
 from engine.progress import Progress
 from engine.redact import redact_text, redact_url
 from engine.staging import staged
 from engine.words import duration_in_words
-from errors.build import BuildFailed, DownloadCorrupt, DownloadFailed, NotEnoughSpace
+from errors.build import DownloadCorrupt, DownloadFailed, NotEnoughSpace
 from errors.build_config import GgufUnsupported, ModelAccessDenied, ModelNotFound, ModelUnusable
 from errors.coded_error import CodedError
 
@@ -248,7 +248,7 @@ class Hub:
         elif isinstance(exc, httpx2.HTTPError):
             reason = redact_text(str(exc)) or type(exc).__name__
         elif isinstance(exc, OSError):
-            return BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or self._folder)
+            return build_error(exc, self._folder)
         else:
             reason, remedy = "its answer is not that of a Hugging Face Hub", "check HF_ENDPOINT"
         if "/" not in model_id and not Path(model_id).exists():

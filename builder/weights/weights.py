@@ -9,6 +9,7 @@ from builder.weights.hub import Hub
 from builder.weights.model_files import TEMPLATES, Model, Sources, index_name, supporting_names, weight_names
 from builder.weights.model_tar import obtain_model_tar
 from engine.pooling import pooling_names
+from engine.tar.archive import LFS_POINTER
 from errors.build_config import ModelPathInvalid, ModelUnusable
 
 
@@ -84,7 +85,12 @@ def _of_folder(model: str, folder: Path, choose: _Choose, revision: str | None =
     def fetch(wanted: Sequence[str]) -> Mapping[str, Path]:
         return {name: folder / name for name in wanted}
 
-    return Model(model, revision, fetch(choose(names, fetch)))
+    found = Model(model, revision, fetch(choose(names, fetch)))
+    for name, path in found.files.items():
+        with path.open("rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise found.unusable(f"{name} is a Git LFS pointer: run `git lfs pull` in its folder")
+    return found
 
 
 def _find(model_path: str, folders: Sequence[Path]) -> Path:

@@ -32,6 +32,19 @@ _REFUSED_TYPES = {
     b"K": "is a link",
     b"S": "is a sparse file",
 }
+LFS_POINTER = b"version https://git-lfs"
+"""Beginning of the file that a clone without Git LFS has in place of a large file."""
+_OTHER_FORMATS = {
+    b"\x28\xb5\x2f\xfd": "compressed with zstd (of compressed tars, gzipped ones alone are read)",
+    b"\xfd7zXZ\0": "compressed with xz (of compressed tars, gzipped ones alone are read)",
+    b"BZh": "compressed with bzip2 (of compressed tars, gzipped ones alone are read)",
+    b"PK\x03\x04": "a zip archive",
+    b"GGUF": "a GGUF file, whose name must end in .gguf",
+    LFS_POINTER: "a Git LFS pointer (`git lfs pull` gets the file)",
+    b"<!DOCTYPE": "a web page",
+    b"<html": "a web page",
+}
+"""What users give in place of a tar, by its beginning."""
 
 
 _PLAIN_FILE, _SPACE = b"0 "
@@ -133,7 +146,7 @@ class TarReader:
             info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except (tarfile.HeaderError, ValueError) as exc:
             if self.offset_bytes == BLOCK_BYTES:
-                raise self._damaged("it does not begin as a tar does, so it is no engine.tar") from exc
+                raise self._no_tar(block, "it does not begin as a tar does, so it is no engine.tar") from exc
             at = self.offset_bytes - BLOCK_BYTES
             raise self._damaged(
                 f"the header at byte {at} (after {self._member.name!r}) is bad ({exc})"
@@ -209,8 +222,15 @@ class TarReader:
         content = self._window.take(size_bytes)
         self.offset_bytes += len(content)
         if len(content) < size_bytes:
+            if self.offset_bytes < BLOCK_BYTES:
+                raise self._no_tar(bytes(content), f"it ends after {self.offset_bytes} bytes")
             raise self._truncated(where)
         return bytes(content)
+
+    def _no_tar(self, beginning: bytes, reason: str) -> DamagedTar:
+        kinds = (kind for start, kind in _OTHER_FORMATS.items() if beginning.startswith(start))
+        kind = next(kinds, None)
+        return self._damaged(reason if kind is None else f"it is {kind}")
 
     def _truncated(self, where: str) -> DamagedTar:
         return self._damaged(f"it ends after {self.offset_bytes} bytes, {where}")

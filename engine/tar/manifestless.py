@@ -44,6 +44,10 @@ def describe(sizes: Mapping[str, int], read: ReadDocument, place: str) -> Descri
         name.endswith(_WEIGHTS) for name in sizes
     ):
         return _describe_hugging_face(sizes, config, place)
+    folder, _, _ = next(iter(sizes), "").partition("/")
+    if sizes and all(name.startswith(f"{folder}/") for name in sizes):
+        remedy = f"pack the content of the folder, as in `tar -C {folder} -cf engine.tar .`"
+        raise EngineNotFound(place=place, reason=f"has all its files in a folder, {folder!r}", remedy=remedy)
     raise EngineNotFound(
         place=place,
         reason="holds no engine (no engine_manifest.json, no rank0.engine, no Hugging Face model)",

@@ -1,5 +1,6 @@
 """A build gives one whole engine.tar of exactly what its kind needs, or a coded error and nothing."""
 
+import errno
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ from errors.build_config import (
     TokenizerUnusable,
 )
 from errors.coded_error import CodedError
-from errors.engine_tar import PoolingUnsupported
+from errors.engine_tar import NoSpaceLeft, PoolingUnsupported
 from tests.builder import tensorrt_llm_builds as builds
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
@@ -219,6 +220,18 @@ def test_a_cache_that_can_not_be_written_is_told(
     monkeypatch.setenv("COG_TRITON_CACHE", str(tmp_path / "file"))
     with pytest.raises(BuildFailed, match="can be read and written"):
         run(tmp_path, model_path="model")
+
+
+def test_a_full_disk_is_named_and_not_the_file_that_was_copied(
+    tmp_path: Path, model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(source: Path, destination: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(destination))
+
+    monkeypatch.setattr("builder.weights.files.os.link", fill)
+    with pytest.raises(NoSpaceLeft, match="free some space") as caught:
+        run(tmp_path, model_path="model")
+    assert str(caught.value.facts["place"]).startswith(str(cache))
 
 
 def test_what_a_killed_build_left_is_removed(tmp_path: Path, model: Path, cache: Path) -> None:

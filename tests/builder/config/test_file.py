@@ -74,6 +74,7 @@ REFUSED: dict[type[CodedError], list[tuple[str | bytes, str]]] = {
         ("version: 1\ninstantiate: {weights: x}\nbuild: {model_id: a/b}\n", "this is a runner's server YAML"),
         ("ensemble: {args: {}}\ntensorrt_llm: {args: {}}\n", "this is a runner's server YAML"),
         ("model_metadata: {}\nmodel_name: x\ntrt_llm: {build: {}}\n", "this is a Truss config"),
+        ('{"architectures": ["A"], "model_type": "a"}', "give the model's folder"),
         ("model_idd: a", "did you mean model_id?"),
         ("hf-token: x", "did you mean hf_token?"),
         ("build: {output-dir: x}", "did you mean output_dir?"),

@@ -84,3 +84,14 @@ def test_an_index_alone_says_that_all_are_missing(tmp_path: Path, hub: HubServer
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"engine": "transformers", "model_id": MODEL_ID}))
     with pytest.raises(WeightFormatMissing, match=f"lacks all files that its {SAFETENSORS_INDEX} names"):
         plan(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_clone_without_git_lfs_is_told(tmp_path: Path, name: str) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n"
+    write_files(tmp_path / "model", {**tiny_model.files(), name: pointer})
+    config = tmp_path / "config.yaml"
+    for use, kind in USES:
+        config.write_text(yaml.safe_dump({"engine": kind, "model_path": "model"}))
+        with pytest.raises(ModelUnusable, match=f"{name} is a Git LFS pointer: run `git lfs pull`"):
+            use(config)

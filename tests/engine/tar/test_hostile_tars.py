@@ -11,7 +11,7 @@ import pytest
 from engine.tar.archive import MAX_TRAILER_BYTES
 from engine.tar.unpack import unpack
 from engine.tar.window import BUFFER_BYTES
-from errors.engine_tar import DamagedTar, UnsafeTarMember
+from errors.engine_tar import DamagedTar, EngineNotFound, UnsafeTarMember
 from tests.engine.samples import everything_in, handmade_tar, legacy_tar
 
 
@@ -88,6 +88,32 @@ def test_content_behind_the_end_marker_is_refused(target: Path) -> None:
             unpack(io.BytesIO(legacy_tar() + garbage), target)
     with pytest.raises(DamagedTar, match="followed by more content"):
         unpack(io.BytesIO(legacy_tar() + bytes(MAX_TRAILER_BYTES)), target)
+
+
+@pytest.mark.parametrize("fill", [b"", bytes(100_000)], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("beginning", "told"),
+    [
+        (b"\x28\xb5\x2f\xfd", "is compressed with zstd"),
+        (b"\xfd7zXZ\0", "is compressed with xz"),
+        (b"BZh9", "is compressed with bzip2"),
+        (b"PK\x03\x04", "is a zip archive"),
+        (b"<!DOCTYPE html>", "is a web page"),
+        (b"version https://git-lfs.github.com/spec/v1", "is a Git LFS pointer"),
+        (b"GGUF", "is a GGUF file"),
+    ],
+)
+def test_what_is_given_in_place_of_a_tar_is_told(
+    beginning: bytes, fill: bytes, told: str, target: Path
+) -> None:
+    with pytest.raises(DamagedTar, match=told):
+        unpack(io.BytesIO(beginning + fill), target)
+
+
+def test_the_tar_of_a_folder_is_told_with_how_to_pack_its_content(target: Path) -> None:
+    tar = handmade_tar([("my/config.json", b""), ("my/a/b", b"")])
+    with pytest.raises(EngineNotFound, match=r"in a folder, 'my'; .*tar -C my -cf engine\.tar"):
+        unpack(io.BytesIO(tar), target)
 
 
 def _header(name: str, size_bytes: int, kind: bytes = tarfile.REGTYPE) -> bytes:
