@@ -5,6 +5,7 @@ containers Cog's server mostly has the same PID. The names are taken until the w
 servers that start together one would fail.
 """
 
+import errno
 import os
 import socket
 import threading
@@ -26,7 +27,7 @@ def await_turn() -> None:
     """
     name = f"coglet-{os.getpid()}-0"
     turn, deadline_s = socket.socket(socket.AF_UNIX), time.monotonic() + _LIMIT_S
-    while not _binds(turn, f"\0cog-triton-{name}") and time.monotonic() < deadline_s:
+    while _is_taken(turn, f"\0cog-triton-{name}") and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
     while _is_listening(name) and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
@@ -41,10 +42,12 @@ def _hold(turn: socket.socket, name: str) -> None:
             time.sleep(_POLL_S)
 
 
-def _binds(turn: socket.socket, name: str) -> bool:
-    with suppress(OSError):
+def _is_taken(turn: socket.socket, name: str) -> bool:
+    """Bind ``turn`` to the name. Return True if another has it; any other error is coglet's, too."""
+    try:
         turn.bind(name)
-        return True
+    except OSError as exc:
+        return exc.errno == errno.EADDRINUSE
     return False
 
 
