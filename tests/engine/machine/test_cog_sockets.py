@@ -41,7 +41,10 @@ def test_a_server_waits_until_the_one_before_it_has_connected_its_worker() -> No
         second.join(GOES_ON_S)
         assert not second.is_alive(), "an accepted socket keeps the name, but does not take it"
         accepted.close()
-    listener().close()
+    with listener():
+        for holding in (each for each in threading.enumerate() if each.name == "cog-sockets"):
+            holding.join(GOES_ON_S)
+            assert not holding.is_alive(), "the turn is the next one's once coglet has its sockets"
 
 
 def test_after_the_limit_a_server_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
