@@ -60,7 +60,10 @@ def pooling_names(names: Iterable[str]) -> list[str]:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """Read the pooling of the model in ``folder``; None if it generates text. Raises PoolingUnsupported."""
+    """Read the pooling of the model in ``folder``. Return None if it generates text.
+
+    Raises PoolingUnsupported.
+    """
     if not (folder / MODULES_NAME).is_file():
         return None
     modules = _document(folder, MODULES_NAME)

@@ -55,7 +55,7 @@ class ExitReason:
             os.pwrite(self.descriptor, msgspec.json.encode(WireError.of(error)), 0)
 
     def read(self) -> CodedError | None:
-        """Read the error; None if the process left none, or was killed while it wrote one."""
+        """Read the error. Return None if the process left none, or was killed while it wrote one."""
         data = os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
         try:
             return msgspec.json.decode(data, type=WireError).restore()

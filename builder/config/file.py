@@ -182,7 +182,7 @@ def _check_is_build_config(keys: dict[Any, Any]) -> None:
 
 
 def checked_token(token: str, *, key: str = TOKEN_KEY) -> SecretStr | None:
-    """Strip ``token``; None if it is empty. Errors do not contain it."""
+    """Strip ``token``. Return None if it is empty. Errors do not contain it."""
     stripped = token.strip()
     if not re.fullmatch(r"[!-~]*", stripped):
         raise InvalidBuildValue(key=key, expected="a Hugging Face token", value="something else (not shown)")

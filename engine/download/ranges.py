@@ -96,7 +96,7 @@ class RangedDownload:
                 self._freed.notify_all()
 
     def _take(self) -> _Part | None:
-        """Take the next range, once there is memory for it; None if there is no more to do."""
+        """Take the next range, once there is memory for it. Return None if there is no more to do."""
         with self._guard:
             while not (self._is_over() or self._free):
                 self._freed.wait()

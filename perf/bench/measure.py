@@ -64,7 +64,7 @@ def measure_cog(stack: Stack, output_tokens: int, plan: Plan) -> Measurement:
 
 
 def measure_in_turns(plan: Plan, rounds: int, *places: tuple[Stack, Target]) -> list[Measurement]:
-    """Measure each place ``rounds`` times in turn, so that all meet the same machine; pool its rounds."""
+    """Measure each place ``rounds`` times in turn, so that all have the same conditions; pool its rounds."""
     found = [[measure(stack, target, plan) for stack, target in places] for _ in range(rounds)]
     return [_pooled(parts) for parts in zip(*found, strict=True)]
 

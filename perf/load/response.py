@@ -41,7 +41,7 @@ def events(response: Response) -> Iterator[Event]:
 
 
 class ResponseReader:
-    """Feed it what a connection receives until ``is_over``."""
+    """Reader of one response: feed it what the connection receives until ``is_over``."""
 
     def __init__(self) -> None:
         self._unread = b""

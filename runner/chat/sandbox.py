@@ -155,7 +155,7 @@ def _send(connection: socket.socket, data: bytes) -> None:
 
 
 def _receive(connection: socket.socket, kind: Any) -> Any | None:
-    """Receive a message; None if the peer has closed the connection. Raises OSError."""
+    """Receive a message. Return None if the peer has closed the connection. Raises OSError."""
     head = _receive_exactly(connection, _LENGTH.size)
     body = _receive_exactly(connection, _LENGTH.unpack(head)[0]) if head else b""
     if not body:

@@ -48,7 +48,7 @@ PREDICTIONS_DIR = Path("/tmp/coglet/predictions")  # noqa: S108 - coglet uses it
 
 @dataclass(frozen=True)
 class Reliance:
-    """``name`` is in coglet's library as long as coglet uses it."""
+    """A name of coglet that we rely on: its library contains ``name`` as long as coglet uses it."""
 
     name: str
     lost: str

@@ -74,7 +74,7 @@ class PredictionStream:
         self._loop_calls.post(self._cancel)
 
     def wake(self) -> bool:
-        """Let the thread take what has arrived; False if it has stopped reading."""
+        """Let the thread take what has arrived. Return False if it has stopped reading."""
         if not self._has_stopped:
             self._wake_up.put(None)
         return not self._has_stopped

@@ -79,7 +79,7 @@ class Admission:
             self.num_running -= 1
 
     async def wait_for_engine(self) -> bool:
-        """Wait until the engine answers; False if it does not soon."""
+        """Wait until the engine answers. Return False if it does not soon."""
         deadline_s = time.monotonic() + _RETRY_WAIT_S
         while time.monotonic() < deadline_s and self._stopping is None:
             if await self.engine.is_answering():

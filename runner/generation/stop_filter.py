@@ -45,7 +45,7 @@ class StopFilter:
         return rest
 
     def _decides(self, text: str, at: int) -> bool:
-        """Follow ``text`` from index ``at``; True as soon as no stop sequence can precede the candidate."""
+        """Follow ``text`` from index ``at``. Return True once no stop sequence can precede the candidate."""
         start = self._stops.start
         while at < len(text):
             if self._state is start:

@@ -61,7 +61,7 @@ class APIKeys:
         return not self._keys or self.find(authorization) is not None
 
     def find(self, authorization: bytes) -> str | None:
-        """Find the key in the header; None if the server does not have it."""
+        """Find the key in the header. Return None if the server does not have it."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip()
         # Each comparison takes constant time, and all are made: the time reveals nothing about the keys.

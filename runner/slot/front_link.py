@@ -27,7 +27,7 @@ class FrontLink:
         self._unsent = FrameQueue()
 
     def send(self, call: str, request_id: str, arrays: dict[str, Any]) -> bool:
-        """Queue a response for ``flush``; False if there is no front."""
+        """Queue a response for ``flush``. Return False if there is no front."""
         if self._connected() is None:
             return False
         tensors = [

@@ -232,7 +232,7 @@ class SupervisedProcess(ABC):
             self._log(f"{self.child.name} is ready again")
 
     async def _replace(self, reason: str) -> bool:
-        """End the process, and start others until one is ready; False if it failed too often."""
+        """End the process, and start others until one is ready. Return False if it failed too often."""
         failure = self.part, reason, reason
         error: CodedError | None = None
         for wait_s in self._backoff.waits_s():
@@ -259,7 +259,7 @@ class SupervisedProcess(ABC):
         raise AssertionError("repeat has no end")
 
     def _report(self, part: str, reason: str, sentence: str, *, counts: bool) -> bool:
-        """Report a failure; False if there were too many. Clients get ``sentence``."""
+        """Report a failure. Return False if there were too many. Clients get ``sentence``."""
         goes_on = self._on_failure(ProcessFailure(part, reason, tuple(self.child.log_tail), counts))
         if not goes_on:
             self.down_reason = f"{sentence}, and it failed too often"

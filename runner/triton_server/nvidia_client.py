@@ -64,7 +64,7 @@ log = logging.getLogger("cog_triton.nvidia_client")
 
 
 class NvidiaClient:
-    """Use as ``async with``; one per process. It connects again after Triton was restarted."""
+    """Client of NVIDIA's backend: one per process, as ``async with``. It reconnects to a restarted Triton."""
 
     def __init__(self, address: TritonAddress, timeout_s: float) -> None:
         self._address = address

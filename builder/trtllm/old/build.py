@@ -48,7 +48,7 @@ def _is_trtllm_build(migration: Migration, step: dict[str, Any]) -> bool:
 
 
 def _read_a_checkpoint(migration: Migration) -> bool:
-    """Make the build read the checkpoint of the step before it; True if that step had to be added."""
+    """Make the build read the checkpoint of the step before it. Return True if that step had to be added."""
     args, key = migration.args("build"), migration.checkpoint_key
     made = [
         migration.keys[each]["output_dir"]

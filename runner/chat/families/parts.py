@@ -16,7 +16,7 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallStart(msgspec.Struct, frozen=True, gc=False):
-    """Begin of a call of a tool, and end of the one before it. ``CallArguments`` follow."""
+    """Start of a tool call, which ends the one before it. ``CallArguments`` follow."""
 
     name: str
     id: str = ""

@@ -122,14 +122,14 @@ class Relay:
         self._after_round()
 
     def _await_streams(self) -> bool:
-        """Wait for something to send; False if the relay is closed."""
+        """Wait for something to send. Return False if the relay is closed."""
         with self._wake:
             while not self._new and not self._ready and not self._closed:
                 self._wake.wait()
             return bool(self._new or self._ready)
 
     def _await_new(self, end_s: float) -> bool:
-        """Rest until ``end_s``, by ``monotonic``; True if a new stream arrived before."""
+        """Rest until ``end_s``, by ``monotonic``. Return True if a new stream arrived before."""
         with self._wake:
             self._is_resting = True
             while not self._new and (left_s := end_s - time.monotonic()) > 0:

@@ -12,7 +12,7 @@ from runner.observability.metrics import ENGINE_PHASE_TIMES
 
 
 class EngineMetrics:
-    """Counters, which continue those of the engine server before; its lost requests ended in an error."""
+    """Counters that continue those of the previous engine server, whose lost requests count as failed."""
 
     def __init__(self, engine_kind: str, restarts: int = 0, folder: Path | None = None) -> None:
         """Initialize. ``folder``: see ``Meter``."""

@@ -29,7 +29,7 @@ class _Reporting:
     _due_s = 0.0
 
     def make_stats(self, *_: object, **__: object) -> SchedulerStats | None:
-        """Return figures for metrics; always after the last step before an idle phase, to stay correct."""
+        """Return figures for metrics at intervals, and always after the last step before an idle phase."""
         now_s = time.monotonic()
         running, waiting = self.get_request_counts()
         if running and now_s < self._due_s:

@@ -152,7 +152,7 @@ class ClientCall:
         self._take(None)
 
     def take_next(self) -> bool:
-        """Process what arrived first; True if more can be processed."""
+        """Process what arrived first. Return True if more can be processed."""
         if self._is_ended or not self._waiting or self._connecting is not None:
             return False
         if not self.server.inferences.is_connected:

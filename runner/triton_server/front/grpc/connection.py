@@ -126,7 +126,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         vars(self._h2).pop("_frame_dispatch_table", None)
 
     def end_flood(self) -> None:
-        """Tell the other side that it sends too much that brings nothing, and close."""
+        """Tell the client that it sends too many useless frames, and close the connection."""
         if self._transport.is_closing():
             return
         with suppress(ProtocolError):  # It is closed.
