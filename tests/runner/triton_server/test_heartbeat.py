@@ -1,4 +1,4 @@
-"""What the runner takes for a sign of life of Triton, a stand-in that answers so (``misbehaving_server``)."""
+"""Answers of Triton that the runner counts as heartbeats, from a stand-in (``misbehaving_server``)."""
 
 from collections.abc import Sequence
 
