@@ -26,6 +26,9 @@ TENSORRT_LLM_MODULES = {
 """TensorRT-LLM's names of the modules that an adapter can change, by Hugging Face's names."""
 _MAX_CONFIG_BYTES = 1 << 20
 
+AdapterShape = tuple[int, list[str] | None]
+"""Largest rank, and the names of the modules that an adapter changes."""
+
 
 def adapter_digest(files: Mapping[str, str]) -> str:
     """Return the digest of an adapter: SHA-256 of the SHA-256 of its files, as a manifest has them."""
@@ -38,7 +41,7 @@ def digest_of(folder: Path) -> str:
     return adapter_digest({name: sha256_of(folder / name) for name in NAMES})
 
 
-def adapter_shape(name: str, folder: Path) -> tuple[int, list[str] | None]:
+def adapter_shape(name: str, folder: Path) -> AdapterShape:
     """Return the adapter's largest rank and the names of the modules that it changes.
 
     The names are None if the adapter does not list them. Raises E1014 if it is no plain LoRA adapter of PEFT.

@@ -1,17 +1,15 @@
 """LoRA adapters that an engine carries: a folder each, by name."""
 
-import json
 from collections.abc import Callable
-from typing import Any
 
 from builder.config.config import BuildConfig, LoraAdapter
 from builder.steps import Step, Work
-from builder.weights.checkpoint import read_object
 from builder.weights.files import place
 from builder.weights.weights import obtain_files
-from engine.adapters import CONFIG_NAME, NAMES, RANKS
+from engine.adapters import CONFIG_NAME, NAMES, RANKS, AdapterShape, adapter_shape
 from engine.kinds import LORA_FOLDER
 from errors.build_config import ConflictingBuildKeys
+from errors.requests import AdapterRefused
 
 
 def check_adapters(config: BuildConfig) -> None:
@@ -32,10 +30,16 @@ def adapter_steps(config: BuildConfig) -> list[Step]:
     ]
 
 
-def adapter_configs(work: Work) -> list[dict[str, Any]]:
-    """Return the configurations of the adapters that the steps obtained."""
-    folders = [work.directory / LORA_FOLDER / name for name in work.config.lora or {}]
-    return [json.loads((folder / CONFIG_NAME).read_bytes()) for folder in folders]
+def adapter_shapes(work: Work) -> list[AdapterShape]:
+    """Return rank and modules of the adapters that the steps obtained."""
+    return [adapter_shape(name, work.directory / LORA_FOLDER / name) for name in work.config.lora or {}]
+
+
+def check_rank(key: str, given: int | None, largest: int) -> None:
+    """Raise E1204 if the limit ``given`` as ``key`` is below the ``largest`` rank of the adapters."""
+    if given is not None and given < largest:
+        problem = f"gives {key} {given}, but an adapter has the rank {largest}"
+        raise ConflictingBuildKeys(problem=problem, remedy="leave it out: it is chosen by the adapters")
 
 
 def _step(name: str, adapter: LoraAdapter) -> Callable[[Work], None]:
@@ -45,10 +49,11 @@ def _step(name: str, adapter: LoraAdapter) -> Callable[[Work], None]:
         folder.mkdir(parents=True)
         for file_name, path in files.files.items():
             place(path, folder / file_name)
-        rank = read_object(files, CONFIG_NAME).get("r")
-        if not isinstance(rank, int) or not 1 <= rank <= RANKS[-1]:
-            raise files.unusable(
-                f"its {CONFIG_NAME} has the rank (r) {rank!r}, not one from 1 to {RANKS[-1]}"
-            )
+        try:
+            rank, _ = adapter_shape(name, folder)
+        except AdapterRefused as exc:
+            raise files.unusable(str(exc.facts["reason"])) from exc
+        if rank > RANKS[-1]:
+            raise files.unusable(f"its {CONFIG_NAME} has the rank {rank}, not one from 1 to {RANKS[-1]}")
 
     return run

@@ -7,11 +7,12 @@ from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.config.llm_arguments import TABLE
+from builder.kinds.adapters import check_rank
 from builder.kinds.weights_plan import WeightsPlan
 from builder.sizes.fit import MemoryArguments, cache_dtype
 from builder.steps import Work
 from builder.weights.checkpoint import ModelConfig
-from engine.adapters import TENSORRT_LLM_MODULES
+from engine.adapters import TENSORRT_LLM_MODULES, AdapterShape
 from engine.kinds import LLM_ARGS_NAME
 from engine.pooling import MODULES_NAME
 from errors.build_config import ConflictingBuildKeys, ModelUnusable
@@ -50,20 +51,23 @@ class Plan(WeightsPlan):
             kv_dtype=cache_dtype((self.arguments.get("kv_cache_config") or {}).get("dtype"))
         )
 
-    def lora_arguments(self, adapters: list[dict[str, Any]]) -> dict[str, Any]:
+    def lora_arguments(self, adapters: list[AdapterShape]) -> dict[str, Any]:
         """Return the capacity for all adapters, their largest rank and the modules that they change."""
-        listed: list[Any] = [adapter.get("target_modules") for adapter in adapters]
-        if not all(isinstance(each, list) and each for each in listed):
+        listed = [modules for _, modules in adapters if modules]
+        if len(listed) < len(adapters):
             problem = "the adapter_config.json of an adapter does not list its target_modules by name"
             raise ModelUnusable(model=", ".join(self.config.lora or ()), problem=problem)
         names = {name for each in listed for name in each}
         if unknown := sorted(names - TENSORRT_LLM_MODULES.keys()):
             problem = f"an adapter changes {', '.join(unknown)}, whose names in TensorRT-LLM are not known"
             raise ModelUnusable(model=", ".join(self.config.lora or ()), problem=problem)
+        given = self.arguments.get("lora_config") or {}
+        largest = max(rank for rank, _ in adapters)
+        check_rank("llm_args.lora_config.max_lora_rank", given.get("max_lora_rank"), largest)
         config = {
             "lora_target_modules": sorted(TENSORRT_LLM_MODULES[name] for name in names),
-            "max_lora_rank": max(adapter["r"] for adapter in adapters),
+            "max_lora_rank": largest,
             "max_loras": len(adapters),
             "max_cpu_loras": len(adapters),
         }
-        return {"lora_config": config | (self.arguments.get("lora_config") or {})}
+        return {"lora_config": config | given}

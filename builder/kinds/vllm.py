@@ -3,11 +3,12 @@
 from typing import Any
 
 from builder.config.vllm_arguments import TABLE
+from builder.kinds.adapters import check_rank
 from builder.kinds.weights_plan import WeightsPlan
 from builder.sizes.fit import GPU_SHARE, MemoryArguments, cache_dtype, named_bits
 from builder.sizes.memory import GIB
 from builder.weights.checkpoint import ModelConfig
-from engine.adapters import RANKS
+from engine.adapters import RANKS, AdapterShape
 from engine.kinds import ENGINE_ARGS_NAME
 
 KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})
@@ -36,8 +37,10 @@ class Plan(WeightsPlan):
             offloaded_bytes=int(given.get("cpu_offload_gb", 0) * GIB),
         )
 
-    def lora_arguments(self, adapters: list[dict[str, Any]]) -> dict[str, Any]:
+    def lora_arguments(self, adapters: list[AdapterShape]) -> dict[str, Any]:
         """Return the capacity for all adapters at once and for the largest rank among them."""
-        room = next(rank for rank in RANKS if rank >= max(adapter["r"] for adapter in adapters))
+        largest = max(rank for rank, _ in adapters)
+        check_rank("vllm.max_lora_rank", self.arguments.get("max_lora_rank"), largest)
+        room = next(rank for rank in RANKS if rank >= largest)
         given = {"max_loras": len(adapters), "max_lora_rank": room}
         return {**given, **self.arguments, "enable_lora": True}

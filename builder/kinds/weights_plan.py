@@ -8,13 +8,14 @@ from typing import Any
 
 from builder.config.arguments import ArgumentTable
 from builder.config.config import BuildConfig
-from builder.kinds.adapters import adapter_configs, adapter_steps, check_adapters
+from builder.kinds.adapters import adapter_shapes, adapter_steps, check_adapters
 from builder.kinds.transformers import place_configuration, place_weights
 from builder.sizes.fit import MemoryArguments, size_lines
 from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer
 from builder.weights.checkpoint import ModelConfig, read_config, read_object
 from builder.weights.files import place
 from builder.weights.model_files import Model
+from engine.adapters import AdapterShape
 from engine.tar.manifest import EngineFacts, Library
 
 _QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
@@ -47,8 +48,8 @@ class WeightsPlan(EnginePlan):
         """Return what the arguments change about GPU memory."""
 
     @abstractmethod
-    def lora_arguments(self, adapters: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the arguments for adapters with these configurations; those of the config are kept."""
+    def lora_arguments(self, adapters: list[AdapterShape]) -> dict[str, Any]:
+        """Return the arguments for these adapters; those of the config are kept."""
 
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
         return size_lines(
@@ -100,7 +101,7 @@ class WeightsPlan(EnginePlan):
     def _write_arguments(self, work: Work) -> None:
         arguments = self.arguments
         if work.config.lora:
-            arguments = arguments | self.lora_arguments(adapter_configs(work))
+            arguments = arguments | self.lora_arguments(adapter_shapes(work))
         text = json.dumps(arguments, indent=2, sort_keys=True) + "\n"
         (work.directory / self.file_name).write_text(text)
 

@@ -175,15 +175,15 @@ def test_a_length_beyond_the_model_is_refused_unless_overridden(model: Path, tmp
     assert manifest.max_seq_len == 4096
 
 
-def make_adapter(folder: Path, rank: object) -> None:
+def make_adapter(folder: Path, rank: object, **keys: object) -> None:
     folder.mkdir()
-    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "peft_type": "LORA"}))
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "peft_type": "LORA", **keys}))
     (folder / "adapter_model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
 
 
 def test_adapters_are_packed_by_name_and_vllm_gets_room_for_them(model: Path, tmp_path: Path) -> None:
     make_adapter(tmp_path / "one", 8)
-    make_adapter(tmp_path / "two", 24)
+    make_adapter(tmp_path / "two", 8, rank_pattern={"q_proj": 24})
     lora = {"french": {"model_path": "one"}, "pirate": {"model_path": "two"}}
     _, engine = built(
         tmp_path, {"engine": "vllm", "lora": lora, "vllm": {"max_cpu_loras": 8, "enable_lora": False}}
@@ -198,9 +198,15 @@ def test_adapters_are_packed_by_name_and_vllm_gets_room_for_them(model: Path, tm
 
 def test_a_wrong_adapter_is_refused(model: Path, tmp_path: Path) -> None:
     make_adapter(tmp_path / "one", 1024)
+    make_adapter(tmp_path / "dora", 8, use_dora=True)
+    make_adapter(tmp_path / "other", 8, peft_type="IA3")
+    make_adapter(tmp_path / "true", True)
     (tmp_path / "empty").mkdir()
     for lora, told in (
         ({"a": {"model_path": "one"}}, "E1210.*rank"),
+        ({"a": {"model_path": "dora"}}, "E1210.*does not describe a LoRA"),
+        ({"a": {"model_path": "other"}}, "E1210.*does not describe a LoRA"),
+        ({"a": {"model_path": "true"}}, "E1210.*rank"),
         ({"a": {"model_path": "empty"}}, "E1210.*no adapter_config.json"),
         ({"a": {"model_path": "nowhere"}}, "E1205"),
         ({"a": {}}, "E1204.*lora.a"),
@@ -209,3 +215,10 @@ def test_a_wrong_adapter_is_refused(model: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(CodedError, match=told):
             built(tmp_path, {**KEYS, "lora": lora})
+
+
+def test_a_limit_of_ranks_below_an_adapters_is_refused(model: Path, tmp_path: Path) -> None:
+    make_adapter(tmp_path / "one", 16)
+    keys = {**KEYS, "lora": {"a": {"model_path": "one"}}, "vllm": {"max_lora_rank": 8}}
+    with pytest.raises(CodedError, match=r"E1204.*max_lora_rank 8, but an adapter has the rank 16"):
+        built(tmp_path, keys)
