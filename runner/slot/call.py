@@ -116,10 +116,13 @@ class Call:
                     merged["stream_id"] = self._stream_ids
                 self._send(merged, self._error, is_last=True)
 
-    def stop(self, request_id: str) -> bool:
-        """Stop the request if it has this id; its result is what was generated. Return True if it has."""
-        self._is_stopped = self._is_stopped or request_id == self.request_id
-        return request_id == self.request_id
+    def stop(self, *, is_meant: bool) -> bool:
+        """Note that the request is stopped if it ``is_meant``, and return that. Its results are no error.
+
+        NOTE: Triton 2.51 never frees an ensemble's request that fails while another of its steps runs.
+        """
+        self._is_stopped = self._is_stopped or is_meant
+        return is_meant
 
     def _outputs(self, place: Place, sequences: list[list[int]], end: End | None) -> Outputs:
         batch_index, sequence_index = place

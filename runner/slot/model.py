@@ -90,7 +90,7 @@ class TritonPythonModel:
     def _begin(self, request: Any, call: Call, parameters: Mapping[str, Any]) -> None:
         try:
             if self._stops.add(parameters):
-                self._cancel_all(lambda each: self._stops.has(each.call.front_call))
+                self._cancel_all(lambda each: each.call.stop(is_meant=self._stops.has(each.call.front_call)))
                 call.confirm()
                 return
             if self._stops.has(call.front_call):  # Its client had disconnected before Triton brought it here.
@@ -159,7 +159,7 @@ class TritonPythonModel:
         if not call.request_id:
             raise InvalidTensor(name="stop", expected="sent with a request id", value=True)
         self._engine.check_ready()
-        self._cancel_all(lambda each: each.call.stop(call.request_id))
+        self._cancel_all(lambda each: each.call.stop(is_meant=each.call.request_id == call.request_id))
         call.confirm()
 
     def _cancel_all(self, is_meant: Callable[[OutputSequence], bool]) -> None:
