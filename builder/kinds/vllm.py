@@ -1,7 +1,9 @@
 """The ``vllm`` engine: weights, the arguments of vLLM's engine, LoRA adapters by name."""
 
+from pathlib import Path
 from typing import Any
 
+from builder.config.config import BuildConfig
 from builder.config.vllm_arguments import TABLE
 from builder.kinds.adapters import check_rank
 from builder.kinds.weights_plan import WeightsPlan
@@ -13,11 +15,24 @@ from engine.kinds import ENGINE_ARGS_NAME
 
 KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})
 
+_NO_DRAFT_MODELS = ("ngram", "[ngram]")
+"""Names of methods that vLLM also reads as the draft model."""
+
 
 class Plan(WeightsPlan):
     engine_kind = "vllm"
     table = TABLE
     file_name = ENGINE_ARGS_NAME
+
+    def __init__(self, config: BuildConfig) -> None:
+        super().__init__(config)
+        given = self.arguments
+        draft = (given.get("speculative_config") or {}).get("model") or given.get("spec_model")
+        if isinstance(draft, str) and draft not in _NO_DRAFT_MODELS and not Path(draft).is_absolute():
+            place = "give the path of a folder on the runner's machine"
+            self.notes = [
+                f"draft model   {draft} is not in the engine, and a start downloads nothing: {place}"
+            ]
 
     def max_seq_len(self, model: ModelConfig) -> int | None:
         """Return the limit in tokens; None if unknown, or if vLLM chooses what fits (-1)."""

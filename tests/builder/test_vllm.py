@@ -217,6 +217,21 @@ def test_a_wrong_adapter_is_refused(model: Path, tmp_path: Path) -> None:
             built(tmp_path, {**KEYS, "lora": lora})
 
 
+@pytest.mark.parametrize(
+    ("given", "is_noted"),
+    [
+        ({"speculative_config": {"method": "eagle3", "model": "a/b"}}, True),
+        ({"spec_model": "a/b"}, True),
+        ({"speculative_config": {"model": "/models/draft"}}, False),
+        ({"speculative_config": {"method": "ngram", "model": "ngram"}}, False),
+        ({"speculative_config": None}, False),
+    ],
+)
+def test_a_draft_model_that_the_engine_does_not_have_is_noted(given: dict[str, Any], is_noted: bool) -> None:
+    plan = engine_plan(BuildConfig(engine="vllm", model_id="a/b", vllm=given))
+    assert any("not in the engine" in note for note in plan.notes) == is_noted
+
+
 def test_a_limit_of_ranks_below_an_adapters_is_refused(model: Path, tmp_path: Path) -> None:
     make_adapter(tmp_path / "one", 16)
     keys = {**KEYS, "lora": {"a": {"model_path": "one"}}, "vllm": {"max_lora_rank": 8}}
