@@ -49,6 +49,8 @@ class Scan:
         self._depth = depth
         self._place = place
         """Quotation mark of the string, with a backslash after one; empty outside."""
+        self.follows_escape = False
+        """True if what was found follows a backslash that escapes it, which JSON forbids."""
 
     @property
     def is_string(self) -> bool:
@@ -63,6 +65,7 @@ class Scan:
         stops = self._stops
         while True:
             quote = self._place[:1]
+            self.follows_escape = len(self._place) > 1 and text[at : at + 1] in ESCAPED
             if len(self._place) > 1 and at < len(text):
                 self._place = quote
                 at += text[at] in (quote, _ESCAPE)

@@ -295,6 +295,8 @@ def test_line_breaks_in_strings_of_arguments_are_escaped(name: str, text: str) -
     (call,) = read_text(name, text % written).calls
     assert call.arguments == '{"text": "a\\n\\tb\\u000b\\n",\n "any": ["\\r\\n"]}'
     assert json.loads(call.arguments) == json.loads(written, strict=False)
+    (call,) = read_text(name, text % '{"sh": "curl \\\n -H \\\\\n\\\t"}').calls
+    assert json.loads(call.arguments) == {"sh": "curl \\\n -H \\\n\\\t"}  # A backslash, before each of them.
 
 
 UNENDED: dict[str, list[tuple[str, Any]]] = {
