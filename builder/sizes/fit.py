@@ -47,6 +47,8 @@ GPU_SHARE = 0.9
 _STEP = Limits(max_batch_size=256, max_seq_len=MIN_SEQ_LEN, max_num_tokens=8192)
 _ROUND_TOKENS = 256
 _BITS_IN_NAME = re.compile(r"(?:fp|int|w)([2-8])(?![0-9])")
+_HALF = 0.75
+"""Files that are smaller, compared with what config.json tells, have half the bits, or fewer."""
 _FINE_GROUP = 32
 """Number of weights that share a scale in methods that do not state it, as MXFP4."""
 
@@ -54,7 +56,7 @@ _FINE_GROUP = 32
 def stored_precision(values: Mapping[str, Any]) -> Precision:
     """Return the precision of the model's files; quantized weights' by their bits or their method."""
     config = ModelConfig(values)
-    dtype = config.dtype if config.dtype in DTYPE_BYTES else "float16"
+    dtype = config.dtype if config.dtype in DTYPE_BYTES else "float16" if config.dtype else "float32"
     described = values.get("quantization_config")
     if not isinstance(described, dict):
         return Precision(dtype=str(dtype))
@@ -101,15 +103,16 @@ def measured(shape: ModelShape, precision: Precision, file_bytes: int | None) ->
     """Correct ``precision``, in which a model is stored, by the size of its files of weights, if known.
 
     Few config.json tell all that a model has: towers for images, layers without experts, what is not
-    quantized. Files of 16 bits where config.json has 32, or the reverse, are no sign of that.
+    quantized. Files of 16 bits where config.json has 32, or none, or the reverse, are no sign of that.
     """
     expected = weight_bytes(shape, precision)
     if file_bytes is None or precision.gguf_type is not None:
         return precision
     scale = file_bytes / expected
-    other_dtype = 0.5 if precision.dtype == "float32" else 2.0
-    if precision.weight_bits is None and 0.95 < scale / other_dtype < 1.05:
-        scale /= other_dtype
+    if precision.weight_bits is None and precision.dtype == "float32" and scale < _HALF:
+        scale *= 2
+    elif precision.weight_bits is None and precision.dtype != "float32" and 1.9 < scale < 2.1:
+        scale /= 2
     return replace(precision, scale=scale)
 
 
@@ -141,7 +144,9 @@ class MemoryArguments:
     """Weights of each GPU that stay in main memory."""
 
     def applied(self, precision: Precision) -> Precision:
-        bits = precision.weight_bits or self.weight_bits
+        # Files that are already small hold what the engine would make of them: quantized weights.
+        by_engine = self.weight_bits if precision.scale >= _HALF else None
+        bits = precision.weight_bits or by_engine
         return replace(precision, weight_bits=bits, kv_dtype=self.kv_dtype)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from builder.sizes.fit import stored_precision
+from builder.sizes.fit import MemoryArguments, measured, running_precision, stored_precision
 from builder.sizes.memory import (
     GIB,
     GpuModel,
@@ -134,3 +134,34 @@ def test_a_quantizations_bits_are_read_from_every_methods_description(
 ) -> None:
     found = stored_precision({**LLAMA_3_70B, "quantization_config": described})
     assert (found.weight_bits, found.group_size) == (bits, group_size)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "share", "on_gpu", "on_cpu"),
+    [
+        ("float16", 1.06, 1.06, 2.12),
+        ("float16", 2.0, 1.0, 2.0),  # Files of 32 bits.
+        ("float16", 2.5, 2.5, 5.0),  # A part that config.json does not tell.
+        ("float32", 2.0, 1.0, 2.0),
+        ("float32", 1.06, 1.06, 2.12),  # Files of 16 bits.
+        (None, 1.06, 1.06, 2.12),
+        (None, 2.2, 1.1, 2.2),  # As gpt2's.
+    ],
+)
+def test_weights_are_held_as_large_as_their_files_tell(
+    dtype: str | None, share: float, on_gpu: float, on_cpu: float
+) -> None:
+    values = {**LLAMA_3_8B, "torch_dtype": dtype}
+    shape = shape_of(values)
+    half_bytes = weight_bytes(shape, Precision(dtype="float16"))
+    stored = measured(shape, stored_precision(values), int(share * half_bytes))
+    held = [running_precision(stored, None, on_cpu=each, half=True) for each in (False, True)]
+    assert [weight_bytes(shape, each) / half_bytes for each in held] == pytest.approx([on_gpu, on_cpu])
+
+
+def test_files_that_are_quantized_already_are_not_counted_as_quantized_once_more() -> None:
+    shape, to_four_bits = shape_of(LLAMA_3_8B), MemoryArguments(weight_bits=4)
+    plain = stored_precision(LLAMA_3_8B)
+    small = measured(shape, plain, 6 * GIB)
+    assert weight_bytes(shape, to_four_bits.applied(small)) == pytest.approx(6 * GIB, rel=0.01)
+    assert weight_bytes(shape, to_four_bits.applied(plain)) < 6 * GIB
