@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engine.download.body import Body, Transfer, Version
-from engine.download.http import Client, has_given_up
+from engine.download.http import Client, is_refused
 from engine.lock import locked
 from engine.progress import Progress
 from errors.build import DownloadCorrupt
@@ -181,8 +181,9 @@ def _receive_patiently(download: Download, file: BinaryIO, shared: _Shared) -> N
         try:
             return _receive(download, file, shared)
         except CodedError as error:
-            is_alone = shared.arrived_bytes - file.tell() == of_others
-            if not has_given_up(error) or shared.stop.is_set() or is_alone:
+            # NOTE: less has arrived where another file started over.
+            is_alone = shared.arrived_bytes - file.tell() <= of_others
+            if not is_refused(error) or shared.stop.is_set() or is_alone:
                 raise
 
 

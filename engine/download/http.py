@@ -22,6 +22,7 @@ MAX_RETRY_AFTER_S = 300.0
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "cog-triton"}
 _TEMPORARY = (408, 425, 429)
 """Status codes of temporary failures, besides every 5xx."""
+_BUSY = (429, 503)
 _LIMIT_RESET = re.compile(r";\s*t=(\d{1,6})\b")
 _SIGNATURE = re.compile(r"(^|&)(x-amz-|x-goog-)?(signature|sig|expires|token)=", re.IGNORECASE)
 
@@ -35,9 +36,10 @@ class Temporary(Exception):
         self.retry_after_s = retry_after_s
 
 
-def has_given_up(error: BaseException) -> bool:
-    """Return True if ``error`` is of the last of several attempts, so that a later one may succeed."""
-    return isinstance(error.__cause__, Temporary)
+def is_refused(error: CodedError) -> bool:
+    """Return True if the server refused several attempts to connect, as one does that limits connections."""
+    is_busy = isinstance(error, SourceUnreachable) or error.facts.get("status") in _BUSY
+    return is_busy and isinstance(error.__cause__, Temporary)
 
 
 class Client:

@@ -6,7 +6,7 @@ from collections import deque
 from contextlib import closing
 
 from engine.download.body import Body, Transfer, Version
-from engine.download.http import Client, has_given_up
+from engine.download.http import Client, is_refused
 from errors.coded_error import CodedError
 
 
@@ -127,7 +127,7 @@ class RangedDownload:
             try:
                 self._receive(part)
             except CodedError as error:
-                if not has_given_up(error) or self._arrived_bytes - part.filled_bytes == of_others:
+                if not is_refused(error) or self._arrived_bytes - part.filled_bytes == of_others:
                     raise
 
     def _receive(self, part: _Part) -> None:

@@ -53,7 +53,7 @@ def test_what_is_there_is_not_given_to_a_caller_whom_the_hub_refuses(
 def test_a_later_build_continues_what_an_earlier_one_left(
     cache: Path, hub: HubServer, repository: Repository
 ) -> None:
-    repository.cut_at[WEIGHTS] = [1000] + [0] * (2 * downloads.NUM_TRIES)
+    repository.cut_at[WEIGHTS] = [1000] + [0] * downloads.NUM_TRIES
     with pytest.raises(DownloadFailed, match="kept and continued"):
         fetch(cache)
     assert [path.stat().st_size for path in incomplete(cache)] == [1000]
@@ -92,7 +92,7 @@ def test_a_server_that_ignores_ranges_gets_asked_from_the_start(cache: Path, rep
 
 
 def test_leftovers_longer_than_the_file_are_thrown_away(cache: Path, repository: Repository) -> None:
-    repository.cut_at[WEIGHTS] = [1000] + [0] * (2 * downloads.NUM_TRIES)
+    repository.cut_at[WEIGHTS] = [1000] + [0] * downloads.NUM_TRIES
     with pytest.raises(DownloadFailed):
         fetch(cache)
     (partial,) = incomplete(cache)
