@@ -32,7 +32,9 @@ _ANY_CASE = (
     *("attention_backend", "linear_backend", "mamba_backend", "moe_backend", "quantization"),
     "sparse_indexer_topk_backend",
 )
-"""Arguments whose texts vLLM reads in any case, and of the backends with dashes too."""
+"""Arguments whose texts vLLM reads in any case."""
+_DASHES = ("linear_backend", "moe_backend", "sparse_indexer_topk_backend")
+"""Arguments whose dashes it reads as underscores."""
 _BOUNDS = {getattr(annotated_types, name.title()): name for name in ("ge", "gt", "le", "lt")}
 
 
@@ -50,6 +52,8 @@ def document() -> str:
             described["choices"] += _ADDED_CHOICES[field.name]
         if field.name in _ANY_CASE:
             described["any_case"] = True
+        if field.name in _DASHES:
+            described["dashes"] = True
         lines.append(f"  {json.dumps(field.name)}: {json.dumps(described)}")
     body = ",\n".join(lines)
     return f'{{"vllm": {json.dumps(version("vllm"))}, "arguments": {{\n{body}\n}}}}\n'

@@ -144,11 +144,11 @@ def _problem(described: Mapping[str, Any], value: object) -> str | None:
 
 
 def _is_one_of(choices: Sequence[Any], described: Mapping[str, Any], value: object) -> bool:
-    """Compare texts as the library does: of some arguments in any case, and with dashes too."""
+    """Compare texts as the library does: of some arguments in any case, of some with dashes."""
     if not described.get("any_case") or not isinstance(value, str):
         return value in choices
     text, known = value.lower(), [choice.lower() for choice in choices]
-    return text in known or text.replace("-", "_") in known
+    return text in known or (described.get("dashes", False) and text.replace("-", "_") in known)
 
 
 def _is(kind: str, value: object) -> bool:

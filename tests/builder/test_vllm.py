@@ -62,6 +62,8 @@ def refusal(**given: Any) -> str:
         ({"num_scheduler_steps": 8}, "this vLLM has nothing like it"),
         ({"attention_backend": "flash"}, "vllm.attention_backend must be"),
         ({"quantization": "compressed_tensors"}, "vllm.quantization must be"),
+        ({"quantization": "auto-awq"}, "vllm.quantization must be"),
+        ({"attention_backend": "flash-attn"}, "vllm.attention_backend must be"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_or_one_that_nothing_can_honour_is_told(given: dict[str, Any], told: str) -> None:
