@@ -115,7 +115,7 @@ class ThinkingEnabled(Body, tag_field="type", tag="enabled"):
 
 
 class ThinkingDisabled(Body, tag_field="type", tag="disabled"):
-    pass
+    budget_tokens: NoEffect = None
 
 
 class ThinkingAdaptive(Body, tag_field="type", tag="adaptive"):

@@ -115,8 +115,10 @@ def _input(arguments: str) -> dict[str, Any]:
 
     What is no object is told as it is, because a call without its arguments is another call.
     """
+    if arguments.strip() in ("", "null"):
+        return {}
     try:
-        found = from_json(arguments or "{}", allow_partial="trailing-strings")
+        found = from_json(arguments, allow_partial="trailing-strings")
     except ValueError:
         found = _read_leniently(arguments)
     return found if isinstance(found, dict) else {"arguments": arguments}

@@ -265,6 +265,8 @@ def test_arguments_that_were_cut_are_told_as_far_as_they_go() -> None:
         ("[1]", {"arguments": "[1]"}),
         ('{"a": ' + "[" * 300, {"arguments": '{"a": ' + "[" * 300}),
         ("", {}),
+        (" \n", {}),
+        ("null", {}),
     ],
 )
 def test_no_argument_of_a_call_is_lost_if_it_is_not_valid_json(written: str, told: dict[str, object]) -> None:
