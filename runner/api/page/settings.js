@@ -3,8 +3,8 @@
 
 // Fields without a control: this page sends them itself, can't show their result, or they have no effect.
 const OURS = new Set(["prompt", "messages", "model", "stream", "stream_options", "n", "logprobs", "top_logprobs",
-  "user", "metadata", "modalities", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention",
-  "safety_identifier", "verbosity"]);
+  "user", "metadata", "modalities", "store", "service_tier", "prompt_cache_key", "prompt_cache_options",
+  "prompt_cache_retention", "safety_identifier", "verbosity"]);
 const MAIN = ["max_tokens", "temperature", "top_p"];    // With a slider. The others are below, in groups.
 const GROUPS = {
   "Sampling": ["top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"],
