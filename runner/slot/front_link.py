@@ -53,11 +53,13 @@ class FrontLink:
     def _connected(self) -> socket.socket | None:
         """Return the connection, a new one if there is none; None if there is no front."""
         if self._socket is None:
-            connection = socket.socket(socket.AF_UNIX)
+            connection = None
             try:
+                connection = socket.socket(socket.AF_UNIX)
                 connection.connect(str(self._path))
-            except OSError:
-                connection.close()
+            except OSError:  # There may be no descriptor left, too.
+                if connection is not None:
+                    connection.close()
                 return None
             self._socket = connection
         return self._socket

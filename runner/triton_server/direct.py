@@ -75,17 +75,19 @@ class DirectResponses:
 
     def _take(self, data: bytes) -> None:
         self._data += data
-        failed: list[Receiver] = []
+        failed: dict[str, Receiver] = {}
         try:
             for responses in decode_frames(self._data, self._decoder):
                 for response in responses:
                     call = self.calls.get(response.call)
-                    if call is not None and not self._pass_on(call.receive, response):
-                        failed.append(call)
+                    if call is None or response.call in failed:
+                        continue
+                    if not self._pass_on(call.receive, response):
+                        failed[response.call] = call
         except (msgspec.MsgspecError, FrameTooLong, UnicodeDecodeError) as exc:
             log.error("malformed response of the slot: %s", exc)
             data = b""
-        for call in failed:
+        for call in failed.values():
             call.responses_lost()
         if not data:
             self._slot_disconnected()

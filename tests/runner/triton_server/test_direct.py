@@ -1,11 +1,14 @@
 """Responses of the slot past Triton: in order, before the last one, and never lost in silence."""
 
 import asyncio
+import errno
 import socket
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
+import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from runner.slot.front_link import FrontLink
@@ -127,6 +130,17 @@ async def test_a_slot_that_ends_or_sends_nonsense_ends_the_calls_and_another_tak
             while not call.is_lost:
                 direct.drain()
                 await asyncio.sleep(0.01)
+
+
+async def test_without_a_descriptor_there_is_no_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(DirectResponses(tmp_path / "front")):
+        link = FrontLink(tmp_path / "front", "1")
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "socket", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+            assert not send(link, "f:1", 1)
+        assert send(link, "f:1", 1)
 
 
 async def test_without_a_front_the_slot_uses_triton_and_a_new_front_gets_all_from_the_first_on(
