@@ -135,4 +135,6 @@ def as_coded(
     """Return ``error`` if it has a code, else ``otherwise`` with its type and text."""
     if isinstance(error, CodedError):
         return error
-    return otherwise(engine_kind=engine_kind, reason=f"{type(error).__name__}: {error}")
+    return otherwise(
+        engine_kind=engine_kind, reason=f"{type(error).__name__}: {' '.join(str(error).split())}"
+    )

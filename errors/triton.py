@@ -38,8 +38,8 @@ class TritonMalformedEvent(CodedError):
 
 class TritonUnavailable(CodedError):
     code = "E2105"
-    summary = "Triton stopped or can't be reached; requests in flight are lost and may be sent again"
-    template = "Triton can't be reached ({reason}); it is restarted automatically, send the request again."
+    summary = "Triton stopped, can't be reached or lost a request; what was in flight may be sent again"
+    template = "Triton can't be reached or lost the request ({reason}); send it again: it restarts by itself."
 
 
 class StartFailed(CodedError):
