@@ -73,6 +73,7 @@ def test_a_lower_priority_begins_earlier(serve: Serve, long: int) -> None:
         for request_id in waiting:
             served.sink.wait(request_id)
         assert served.sink.ends == [running, *(waiting[index] for index in (2, 0, 3, 1))]
+        assert max(map(len, served.sink.steps)) == 1
 
 
 def test_cancelling_right_after_submitting_is_never_lost(served: Served, long: int) -> None:

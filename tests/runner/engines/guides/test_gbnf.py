@@ -54,7 +54,8 @@ def test_a_choice_may_have_any_character(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "grammar", ['root ::= "a', "root ::= [a", r'root ::= "\ud83d"', r'root ::= "\U00110000"']
+    "grammar",
+    ['root ::= "a', "root ::= [a", r'root ::= "\ud83d"', r'root ::= "\U00110000"', 'root ::= "a\\\nb"'],
 )
 def test_a_grammar_that_is_not_valid_is_refused(grammar: str) -> None:
     with pytest.raises(InvalidGuide):
@@ -63,7 +64,7 @@ def test_a_grammar_that_is_not_valid_is_refused(grammar: str) -> None:
 
 @pytest.mark.parametrize("word", ["[", '"', "\\", "#", '"\\', "[\\"])
 def test_the_longest_grammar_takes_no_time(word: str) -> None:
-    start_s = time.process_time()
+    start_s = time.thread_time()
     with suppress(InvalidGuide):
         grammar_of(Guide("ebnf_grammar", "root ::= " + word * (16_000 // len(word))), BYTES)
-    assert time.process_time() - start_s < 1
+    assert time.thread_time() - start_s < 1
