@@ -7,7 +7,6 @@ then the system has them in its page cache, from which vLLM's own loader takes t
 import errno
 import os
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,22 +24,29 @@ _PAGE_BYTES = 4096
 
 def read_ahead(engine_dir: Path, load_format: str) -> None:
     """Read the weights in a thread, unless they are in memory, do not fit there, or are loaded otherwise."""
-    files = sorted(engine_dir.glob("*.safetensors"))
-    fits = sum(file.stat().st_size for file in files) <= _SHARE_OF_MEMORY * ram_here_bytes()
-    if fits and load_format in _FORMATS:
-        threading.Thread(target=_read, args=(files,), name="read-ahead", daemon=True).start()
+    if load_format in _FORMATS:
+        threading.Thread(target=_read, args=(engine_dir,), name="read-ahead", daemon=True).start()
 
 
-def _read(files: Sequence[Path]) -> None:
+def _read(engine_dir: Path) -> None:
     buffers = [bytearray(_BLOCK_BYTES)] * _BLOCKS_PER_CALL
     step = _BLOCK_BYTES * _BLOCKS_PER_CALL
     with suppress(OSError):  # A failure shows when vLLM reads the file.
+        files = _weights(engine_dir)
+        if sum(path.stat().st_size for path in files) > _SHARE_OF_MEMORY * ram_here_bytes():
+            return
         for path in files:
             with path.open("rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 for offset in range(0, size, step):
                     if not _is_in_memory(file.fileno(), min(offset + step, size) - _PAGE_BYTES):
                         os.preadv(file.fileno(), buffers, offset)
+
+
+def _weights(engine_dir: Path) -> list[Path]:
+    """List the files that vLLM loads: Mistral's models have a second copy, of which nothing is read."""
+    files = sorted(engine_dir.glob("*.safetensors"))
+    return [path for path in files if not path.name.startswith("consolidated")] or files
 
 
 def _is_in_memory(descriptor: int, offset: int) -> bool:
