@@ -41,7 +41,7 @@ _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive",
     b"GGUF": "a GGUF file, whose name must end in .gguf",
     LFS_POINTER: "a Git LFS pointer (`git lfs pull` gets the file)",
-    b"<!DOCTYPE": "a web page",
+    b"<!doctype": "a web page",
     b"<html": "a web page",
 }
 """What users give in place of a tar, by its beginning."""
@@ -228,7 +228,8 @@ class TarReader:
         return bytes(content)
 
     def _no_tar(self, beginning: bytes, reason: str) -> DamagedTar:
-        kinds = (kind for start, kind in _OTHER_FORMATS.items() if beginning.startswith(start))
+        written = beginning.lower() if beginning[:1] == b"<" else beginning
+        kinds = (kind for start, kind in _OTHER_FORMATS.items() if written.startswith(start))
         kind = next(kinds, None)
         return self._damaged(reason if kind is None else f"it is {kind}")
 
