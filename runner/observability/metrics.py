@@ -104,7 +104,7 @@ CACHED_TOKENS = Metric(
     "Input tokens that the engine did not compute, because it kept them of earlier requests",
 )
 OUTPUT_TOKENS = Metric(
-    "cog_triton_output_tokens_total", "counter", "Output tokens received, also those after a stop sequence"
+    "cog_triton_output_tokens_total", "counter", "Output tokens, without those after a stop sequence"
 )
 TRITON_RESTARTS = Metric("cog_triton_triton_restarts_total", "counter", "Restarts of Triton after it ended")
 
