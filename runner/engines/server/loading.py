@@ -35,7 +35,9 @@ def start_errors(engine_kind: str) -> Iterator[None]:
 
 
 def missing_package(engine_kind: str, name: str, python: str) -> EngineStartFailed:
-    reason = f"{python} has no package {name}; {SET_UP}, or install it there."
+    image = find_kind(engine_kind).image
+    or_image = f", or use the image {image}-SM for your GPU" if image else ""
+    reason = f"{python} has no package {name}; {SET_UP}, or install it there{or_image}."
     return EngineStartFailed(engine_kind=engine_kind, reason=reason)
 
 
