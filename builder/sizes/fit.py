@@ -47,8 +47,8 @@ GPU_SHARE = 0.9
 _STEP = Limits(max_batch_size=256, max_seq_len=MIN_SEQ_LEN, max_num_tokens=8192)
 _ROUND_TOKENS = 256
 _BITS_IN_NAME = re.compile(r"(?:fp|int|w)([2-8])(?![0-9])")
-_HALF = 0.75
-"""Files that are smaller, compared with what config.json tells, have half the bits, or fewer."""
+_WHOLE = 0.95
+"""Files that are smaller, compared with what config.json tells, have fewer bits than it states."""
 _FINE_GROUP = 32
 """Number of weights that share a scale in methods that do not state it, as MXFP4."""
 
@@ -56,13 +56,15 @@ _FINE_GROUP = 32
 def stored_precision(values: Mapping[str, Any]) -> Precision:
     """Return the precision of the model's files; quantized weights' by their bits or their method."""
     config = ModelConfig(values)
-    dtype = config.dtype if config.dtype in DTYPE_BYTES else "float16" if config.dtype else "float32"
+    dtype = config.dtype if config.dtype in DTYPE_BYTES else "float16"
     described = values.get("quantization_config")
     if not isinstance(described, dict):
         return Precision(dtype=str(dtype))
     if config.quantization == "gguf" and {"type", "total_bytes"} <= described.keys():
         return Precision(gguf_type=described["type"], gguf_bytes=described["total_bytes"])
     bits, group_size = _weight_bits(described)
+    if bits is not None and dtype == "float32":
+        dtype = "float16"  # What is not quantized has 16 bits in practice.
     return Precision(dtype=str(dtype), weight_bits=bits, group_size=group_size)
 
 
@@ -103,13 +105,13 @@ def measured(shape: ModelShape, precision: Precision, file_bytes: int | None) ->
     """Correct ``precision``, in which a model is stored, by the size of its files of weights, if known.
 
     Few config.json tell all that a model has: towers for images, layers without experts, what is not
-    quantized. Files of 16 bits where config.json has 32, or none, or the reverse, are no sign of that.
+    quantized. Their size is no sign of that if config.json states 32 bits and they have 16, or the reverse.
     """
     expected = weight_bytes(shape, precision)
     if file_bytes is None or precision.gguf_type is not None:
         return precision
     scale = file_bytes / expected
-    if precision.weight_bits is None and precision.dtype == "float32" and scale < _HALF:
+    if precision.weight_bits is None and precision.dtype == "float32" and scale < _WHOLE:
         scale *= 2
     elif precision.weight_bits is None and precision.dtype != "float32" and 1.9 < scale < 2.1:
         scale /= 2
@@ -144,8 +146,8 @@ class MemoryArguments:
     """Weights of each GPU that stay in main memory."""
 
     def applied(self, precision: Precision) -> Precision:
-        # Files that are already small hold what the engine would make of them: quantized weights.
-        by_engine = self.weight_bits if precision.scale >= _HALF else None
+        # Smaller files hold what the engine would make of them: quantized weights.
+        by_engine = self.weight_bits if precision.scale >= _WHOLE else None
         bits = precision.weight_bits or by_engine
         return replace(precision, weight_bits=bits, kv_dtype=self.kv_dtype)
 

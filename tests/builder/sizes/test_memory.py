@@ -144,8 +144,10 @@ def test_a_quantizations_bits_are_read_from_every_methods_description(
         ("float16", 2.5, 2.5, 5.0),  # A part that config.json does not tell.
         ("float32", 2.0, 1.0, 2.0),
         ("float32", 1.06, 1.06, 2.12),  # Files of 16 bits.
+        ("float32", 1.6, 1.6, 3.2),  # Of 16 bits, with such a part.
         (None, 1.06, 1.06, 2.12),
-        (None, 2.2, 1.1, 2.2),  # As gpt2's.
+        (None, 1.6, 1.6, 3.2),
+        (None, 2.0, 1.0, 2.0),
     ],
 )
 def test_weights_are_held_as_large_as_their_files_tell(
@@ -157,6 +159,16 @@ def test_weights_are_held_as_large_as_their_files_tell(
     stored = measured(shape, stored_precision(values), int(share * half_bytes))
     held = [running_precision(stored, None, on_cpu=each, half=True) for each in (False, True)]
     assert [weight_bytes(shape, each) / half_bytes for each in held] == pytest.approx([on_gpu, on_cpu])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", None])
+def test_a_quantized_model_is_as_large_as_its_files(dtype: str | None) -> None:
+    described = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    values = {**LLAMA_3_8B, "torch_dtype": dtype, "quantization_config": described}
+    shape, file_bytes = shape_of(values), 5_730_000_000
+    stored = measured(shape, stored_precision(values), file_bytes)
+    held = running_precision(stored, None, on_cpu=False, half=True)
+    assert weight_bytes(shape, held) == pytest.approx(file_bytes, rel=0.01)
 
 
 def test_files_that_are_quantized_already_are_not_counted_as_quantized_once_more() -> None:
