@@ -25,14 +25,14 @@ _PAGE_BYTES = 4096
 def read_ahead(engine_dir: Path, load_format: str) -> None:
     """Read the weights in a thread, unless they are in memory, do not fit there, or are loaded otherwise."""
     if load_format in _FORMATS:
-        threading.Thread(target=_read, args=(engine_dir,), name="read-ahead", daemon=True).start()
+        threading.Thread(target=_read, args=(engine_dir, load_format), name="read-ahead", daemon=True).start()
 
 
-def _read(engine_dir: Path) -> None:
+def _read(engine_dir: Path, load_format: str) -> None:
     buffers = [bytearray(_BLOCK_BYTES)] * _BLOCKS_PER_CALL
     step = _BLOCK_BYTES * _BLOCKS_PER_CALL
     with suppress(OSError):  # A failure shows when vLLM reads the file.
-        files = _weights(engine_dir)
+        files = _weights(engine_dir, load_format)
         if sum(path.stat().st_size for path in files) > _SHARE_OF_MEMORY * ram_here_bytes():
             return
         for path in files:
@@ -43,10 +43,13 @@ def _read(engine_dir: Path) -> None:
                         os.preadv(file.fileno(), buffers, offset)
 
 
-def _weights(engine_dir: Path) -> list[Path]:
-    """List the files that vLLM loads: Mistral's models have a second copy, of which nothing is read."""
+def _weights(engine_dir: Path, load_format: str) -> list[Path]:
+    """List the files that vLLM loads. Mistral's models may have two copies of the weights."""
     files = sorted(engine_dir.glob("*.safetensors"))
-    return [path for path in files if not path.name.startswith("consolidated")] or files
+    consolidated = [path for path in files if path.name.startswith("consolidated")]
+    if consolidated and load_format == "auto":
+        return consolidated
+    return [path for path in files if path not in consolidated] or files
 
 
 def _is_in_memory(descriptor: int, offset: int) -> bool:

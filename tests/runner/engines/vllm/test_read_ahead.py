@@ -51,36 +51,36 @@ def test_not_what_is_loaded_otherwise(weights: list[Path], monkeypatch: pytest.M
 
 def test_not_more_than_fits_into_memory(weights: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_ahead, "ram_here_bytes", lambda: 100_000_000)
-    read_ahead._read(weights[0].parent)
+    read_ahead._read(weights[0].parent, "auto")
     assert not _in_memory(weights[0])
 
 
-def test_not_a_second_copy_of_the_weights(weights: list[Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("load_format", "is_read"), [("auto", True), ("safetensors", False)])
+def test_of_two_copies_the_one_that_vllm_loads(
+    weights: list[Path], tmp_path: Path, load_format: str, is_read: bool
+) -> None:
     copy = weights[0].rename(tmp_path / "consolidated.safetensors")
-    read_ahead._read(tmp_path)
-    assert not _in_memory(copy)
-    for path in weights[1:]:
-        path.unlink()
-    read_ahead._read(tmp_path)
-    assert _in_memory(copy)
+    read_ahead._read(tmp_path, load_format)
+    assert _in_memory(copy) == is_read
+    assert _in_memory(weights[1]) != is_read
 
 
 def test_what_is_in_memory_is_not_read_again(weights: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    read_ahead._read(weights[0].parent)
+    read_ahead._read(weights[0].parent, "auto")
     reads = _count_reads(monkeypatch)
-    read_ahead._read(weights[0].parent)
+    read_ahead._read(weights[0].parent, "auto")
     assert not reads
 
 
 def test_a_file_system_that_cannot_tell_is_read(weights: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     reads = _count_reads(monkeypatch, OSError(errno.EOPNOTSUPP, "not supported"))
-    read_ahead._read(weights[0].parent)
+    read_ahead._read(weights[0].parent, "auto")
     assert sum(reads) == sum(_SIZES)
 
 
 def test_a_file_that_has_gone_is_vllms_to_report(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").symlink_to("nothing")
-    read_ahead._read(tmp_path)
+    read_ahead._read(tmp_path, "auto")
 
 
 def _count_reads(monkeypatch: pytest.MonkeyPatch, error: OSError | None = None) -> list[int]:
