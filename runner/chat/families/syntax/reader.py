@@ -272,7 +272,7 @@ class Reader:
                 self.search = self.copied = None
             elif scan.is_string and not is_special(found):
                 text = self.markers.plain(self.take(scanned + len(found)))
-                emit("\\" * scan.follows_escape + ESCAPED.get(text, text))
+                emit("\\" * scan.follows_escape + ESCAPED[text] if text in ESCAPED else text)
             else:
                 return found
             scanned = self.at

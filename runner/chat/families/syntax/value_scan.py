@@ -50,7 +50,7 @@ class Scan:
         self._place = place
         """Quotation mark of the string, with a backslash after one; empty outside."""
         self.follows_escape = False
-        """True if what was found follows a backslash that escapes it, which JSON forbids."""
+        """True if what the last scan found is directly after a backslash that escapes it."""
 
     @property
     def is_string(self) -> bool:
@@ -65,7 +65,7 @@ class Scan:
         stops = self._stops
         while True:
             quote = self._place[:1]
-            self.follows_escape = len(self._place) > 1 and text[at : at + 1] in ESCAPED
+            escaped_at = at if len(self._place) > 1 else None
             if len(self._place) > 1 and at < len(text):
                 self._place = quote
                 at += text[at] in (quote, _ESCAPE)
@@ -83,6 +83,7 @@ class Scan:
                     return match.start(), found
                 self._depth = depth
             else:
+                self.follows_escape = match.start() == escaped_at
                 return match.start(), found
             if self._depth <= 0 and not self._place and not stops.is_argument:
                 return at, ""
