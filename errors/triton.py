@@ -38,8 +38,11 @@ class TritonMalformedEvent(CodedError):
 
 class TritonUnavailable(CodedError):
     code = "E2105"
-    summary = "Triton stopped, can't be reached or lost a request; what was in flight may be sent again"
-    template = "Triton can't be reached or lost the request ({reason}); send it again: it restarts by itself."
+    summary = "Triton stopped, can't be reached or lost a request; send again what was in flight"
+    template = (
+        "Triton can't be reached or lost the request ({reason}); "
+        "send the request again: if Triton has stopped, it is restarted automatically."
+    )
 
 
 class StartFailed(CodedError):

@@ -234,7 +234,7 @@ class NvidiaClient:
             return await within(self._triton.ask(method, message), _ANSWER_TIMEOUT_S)
         except asyncio.TimeoutError as exc:
             reason = f"it does not answer within {_ANSWER_TIMEOUT_S:g} s"
-            raise TritonUnavailable(reason=reason) from exc
+            raise self._unavailable(reason) from exc
 
     def _refusal(self, status: int, text: str) -> CodedError:
         error = _error_of(text)
