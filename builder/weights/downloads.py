@@ -86,11 +86,14 @@ class _Shared:
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.arrived_bytes = 0
+        self.received_bytes = 0
+        """Number of bytes of all files that were received, also of those that started over."""
         self._lock = threading.Lock()
 
     def add(self, count_bytes: int) -> None:
         with self._lock:
             self.arrived_bytes += count_bytes
+            self.received_bytes += max(count_bytes, 0)
 
 
 def fetch_all(downloads: Sequence[Download], progress: Progress | None) -> None:
@@ -177,13 +180,14 @@ def _fetch(download: Download, shared: _Shared) -> None:
 def _receive_patiently(download: Download, file: BinaryIO, shared: _Shared) -> None:
     """Receive a file. As long as others arrive, a refusal is no failure: servers limit connections."""
     while True:
-        of_others = shared.arrived_bytes - file.tell()
+        of_others = shared.received_bytes - file.tell()
         try:
             return _receive(download, file, shared)
         except CodedError as error:
-            # NOTE: less has arrived where another file started over.
-            is_alone = shared.arrived_bytes - file.tell() <= of_others
-            if not is_refused(error) or shared.stop.is_set() or is_alone:
+            is_alone = shared.received_bytes - file.tell() == of_others
+            # NOTE: files without a digest start over each time: two would wait for each other for ever.
+            is_final = is_alone or download.digest is None or not is_refused(error)
+            if is_final or shared.stop.is_set():
                 raise
 
 

@@ -23,6 +23,7 @@ _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "cog-triton"}
 _TEMPORARY = (408, 425, 429)
 """Status codes of temporary failures, besides every 5xx."""
 _BUSY = (429, 503)
+"""Status codes by which a server refuses one more connection."""
 _LIMIT_RESET = re.compile(r";\s*t=(\d{1,6})\b")
 _SIGNATURE = re.compile(r"(^|&)(x-amz-|x-goog-)?(signature|sig|expires|token)=", re.IGNORECASE)
 
@@ -37,7 +38,7 @@ class Temporary(Exception):
 
 
 def is_refused(error: CodedError) -> bool:
-    """Return True if the server refused several attempts to connect, as one does that limits connections."""
+    """Return True if several attempts found the server busy or not there, as one that limits connections."""
     is_busy = isinstance(error, SourceUnreachable) or error.facts.get("status") in _BUSY
     return is_busy and isinstance(error.__cause__, Temporary)
 
