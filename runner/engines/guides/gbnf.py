@@ -13,7 +13,7 @@ _IS_LARK = re.compile(r"^\s*(%llguidance\b|start\s*:(?!:=))", re.MULTILINE)
 _WORD = re.compile(r'#[^\r\n]*|"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|[\w-]+|\.', re.DOTALL)
 """A comment, a text or a class of characters, maybe without its end, the name of a rule, or any character."""
 _CODE = r"x([0-9a-fA-F]{2})|u(?![dD][89a-fA-F])([0-9a-fA-F]{4})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})"
-_CHARACTER = re.compile(rf"\\(?:{_CODE}|([^\w\s]|[bf])|[\0-\x1f])|[\0-\x1f\x7f]")
+_CHARACTER = re.compile(rf"\\(?:{_CODE}|([^\w\s\0-\x1f\x7f]|[bf])|[\0-\x1f\x7f])|[\0-\x1f\x7f]")
 _OF_JSON = {"b": "\b", "f": "\f"}
 _OTHER_WORDS = {"start": "rule-of-the-name-start", ".": "[\\x00-\U0010ffff]"}
 
