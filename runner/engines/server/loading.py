@@ -30,6 +30,9 @@ def start_errors(engine_kind: str) -> Iterator[None]:
         raise
     except ModuleNotFoundError as exc:
         raise missing_package(engine_kind, str(exc.name), sys.executable) from exc
+    except ImportError as exc:
+        reason = f"{sys.executable} can't import its library: {' '.join(str(exc).split())}"
+        raise EngineStartFailed(engine_kind=engine_kind, reason=reason) from exc
     except Exception as exc:
         raise as_coded(exc, EngineStartFailed, engine_kind) from exc
 
