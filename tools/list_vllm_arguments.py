@@ -34,7 +34,7 @@ _ANY_CASE = (
 )
 """Arguments whose texts vLLM reads in any case."""
 _DASHES = ("linear_backend", "moe_backend", "sparse_indexer_topk_backend")
-"""Arguments whose dashes it reads as underscores."""
+"""Arguments in whose texts vLLM reads dashes as underscores."""
 _BOUNDS = {getattr(annotated_types, name.title()): name for name in ("ge", "gt", "le", "lt")}
 
 
