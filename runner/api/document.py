@@ -44,7 +44,7 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("post", "/tokenize", "Token ids of a prompt or a chat", TokenizeBody, Tokens),
     ("post", "/detokenize", "The text of token ids", DetokenizeBody, Text),
     ("get", "/health", "Whether this process answers", None, State),
-    ("get", "/ready", "Whether Triton and the engine answer", None, State),
+    ("get", "/ready", "Whether the engine answers and is awake", None, State),
     ("get", "/metrics", "Metrics for Prometheus", None, None),
     ("post", "/v1/load_lora_adapter", "Load a LoRA adapter", LoadAdapterBody, None),
     ("post", "/v1/unload_lora_adapter", "Unload a LoRA adapter", UnloadAdapterBody, None),
