@@ -1,8 +1,8 @@
 """The command of an orchestrator's probes: ``python -m runner.probe started|ready|alive``.
 
 Cog answers ``/health-check`` with HTTP 200 whatever its status, and Triton's ``/v2/health/ready`` does not
-answer during the start, so neither is a probe by itself. Exit status 0 is yes, 1 is no; the status is printed.
-Standard library only, as it is started every few seconds (docs/decisions.md).
+answer during the start, so neither is a probe by itself. Exit status 0 is yes, 1 is no, and the status is
+printed. Standard library only, as it is started every few seconds (docs/decisions.md).
 """
 
 import http.client
