@@ -89,9 +89,11 @@ def test_a_node_that_differs_is_refused_at_once_and_the_head_tells_whom_it_lacks
 def test_a_rank_that_is_taken_is_free_once_the_other_node_is_lost(
     place: Place, threads: ThreadPoolExecutor
 ) -> None:
-    head = threads.submit(Head(place(0), FACTS, lambda reason: None).gather)
+    gathering = Head(place(0), FACTS, lambda reason: None)
+    head = threads.submit(gathering.gather)
     first = Link(socket.create_connection(("127.0.0.1", listening(place(0).port))))
     first.send(Join(1, FACTS))
+    wait_until(lambda: gathering._missing() == "2")
     with pytest.raises(NodesMissing, match=r"127\.0\.0\.1 has this NODE_RANK"):
         join_head(place(1, timeout_s=0.5), FACTS)
     first.close()
