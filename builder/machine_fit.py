@@ -7,18 +7,10 @@ from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.config.file import ConfigFile
-from builder.sizes.fit import (
-    Demand,
-    MainMemory,
-    demand,
-    fit_gpus,
-    main_memory,
-    measured,
-    running_precision,
-    stored_precision,
-)
+from builder.sizes.fit import Demand, MainMemory, demand, fit_gpus, main_memory
 from builder.sizes.memory import GpuModel, weight_bytes
 from builder.sizes.model_shape import UnknownShape, shape_of
+from builder.sizes.precision import measured, running_precision, stored_precision
 from builder.survey import Survey
 from builder.weights.files import need_space
 from engine.kinds import KINDS

@@ -8,9 +8,9 @@ from typing import Any
 from builder.build import open_work
 from builder.config.file import ConfigFile, read_config
 from builder.kinds import all_steps, engine_plan
-from builder.sizes.fit import stored_precision
 from builder.sizes.memory import weight_bytes
 from builder.sizes.model_shape import UnknownShape, shape_of
+from builder.sizes.precision import stored_precision
 from builder.steps import EnginePlan
 from builder.survey import Survey, survey
 from engine.kinds import KINDS, Kind

@@ -9,7 +9,8 @@ from builder.config.config import BuildConfig
 from builder.config.llm_arguments import TABLE
 from builder.kinds.adapters import check_rank
 from builder.kinds.weights_plan import WeightsPlan
-from builder.sizes.fit import MemoryArguments, cache_dtype
+from builder.sizes.fit import MemoryArguments
+from builder.sizes.precision import cache_dtype
 from builder.steps import Work
 from builder.weights.checkpoint import ModelConfig
 from engine.adapters import TENSORRT_LLM_MODULES, AdapterShape

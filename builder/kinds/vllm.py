@@ -7,8 +7,9 @@ from builder.config.config import BuildConfig
 from builder.config.vllm_arguments import TABLE
 from builder.kinds.adapters import check_rank
 from builder.kinds.weights_plan import WeightsPlan
-from builder.sizes.fit import GPU_SHARE, MemoryArguments, cache_dtype, named_bits
+from builder.sizes.fit import GPU_SHARE, MemoryArguments
 from builder.sizes.memory import GIB
+from builder.sizes.precision import cache_dtype, named_bits
 from builder.weights.checkpoint import ModelConfig
 from engine.adapters import RANKS, AdapterShape
 from engine.kinds import ENGINE_ARGS_NAME

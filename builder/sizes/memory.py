@@ -63,7 +63,7 @@ class Precision:
     gguf_bytes: int = 0
     """Size of these weights."""
     scale: float = 1.0
-    """Size of all weights, as a multiple of what the shape tells; see ``builder.sizes.fit.measured``."""
+    """Size of all weights, as a multiple of what the shape tells; see ``sizes.precision.measured``."""
 
     @property
     def words(self) -> str:

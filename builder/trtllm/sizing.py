@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from builder.program import Needs
-from builder.sizes.fit import stored_precision
 from builder.sizes.memory import (
     CUDA_BYTES,
     DTYPE_BYTES,
@@ -21,6 +20,7 @@ from builder.sizes.memory import (
     weight_bytes,
 )
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
+from builder.sizes.precision import stored_precision
 from builder.trtllm.flags import BUILD, QUANTIZE
 from builder.trtllm.summary import ProgramCall, TrtllmBuild
 from builder.weights.checkpoint import ModelConfig

@@ -10,9 +10,9 @@ from builder.config.file import ConfigFile, checked_config
 from builder.engine_here import engine_here
 from builder.model_source import find_source
 from builder.plan import plan_lines
-from builder.sizes.fit import stored_precision
 from builder.sizes.memory import weight_bytes
 from builder.sizes.model_shape import shape_of
+from builder.sizes.precision import stored_precision
 from builder.survey import Survey
 from engine.inspect import read_manifest, verify
 from engine.machine.gpu import Gpu

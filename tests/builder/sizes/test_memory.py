@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from builder.sizes.fit import MemoryArguments, measured, running_precision, stored_precision
+from builder.sizes.fit import MemoryArguments
 from builder.sizes.memory import (
     GIB,
     GpuModel,
@@ -19,6 +19,7 @@ from builder.sizes.memory import (
     weight_bytes,
 )
 from builder.sizes.model_shape import shape_of
+from builder.sizes.precision import measured, running_precision, stored_precision
 from engine.words import count_in_words, in_words
 from tests.builder.sizes.published import LLAMA_2_7B, LLAMA_2_70B, LLAMA_3_8B, LLAMA_3_70B, PUBLISHED
 
