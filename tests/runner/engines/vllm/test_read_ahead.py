@@ -9,7 +9,7 @@ import pytest
 from runner.engines.vllm import read_ahead
 from tests.runner.servers import wait_until
 
-_SIZES = (100_000_000, 4096, 1)
+_SIZES = (100_000_000, 20_000_000, 4096, 1)
 
 
 @pytest.fixture
