@@ -65,6 +65,11 @@ def cut_text(text: str) -> str:
     return f"{text[: _MOST_CHARACTERS - _LAST_CHARACTERS]} ... {text[-_LAST_CHARACTERS:]}"
 
 
+def single_spaced(text: object) -> str:
+    """Return what a library wrote on several lines with single spaces in place of all white space."""
+    return " ".join(str(text).split())
+
+
 def one_line(sentence: str) -> str:
     """Remove line breaks and unpaired surrogates, for logs, headers and JSON; cut at 4,005 characters."""
     sentence = cut_text(sentence)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errors.coded_error import CodedError
+from errors.coded_error import CodedError, single_spaced
 
 
 class EngineCrashed(CodedError):
@@ -135,6 +135,4 @@ def as_coded(
     """Return ``error`` if it has a code, else ``otherwise`` with its type and text."""
     if isinstance(error, CodedError):
         return error
-    return otherwise(
-        engine_kind=engine_kind, reason=f"{type(error).__name__}: {' '.join(str(error).split())}"
-    )
+    return otherwise(engine_kind=engine_kind, reason=f"{type(error).__name__}: {single_spaced(error)}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from errors.coded_error import single_spaced
 from errors.settings import InvalidSetting
 
 CONFIG_VARIABLE = "COG_TRITON_CONFIG"
@@ -56,7 +57,7 @@ def _read(path: str) -> object:
         return yaml.safe_load(Path(path).read_text())
     # NOTE: PyYAML's constructors of tagged values (!!bool, !!timestamp, ...) raise any exception.
     except Exception as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else " ".join(str(exc).split())
+        reason = exc.strerror if isinstance(exc, OSError) else single_spaced(exc)
         raise InvalidSetting(
             name=CONFIG_VARIABLE, expected=f"a readable YAML file ({reason})", value=path
         ) from exc

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.kinds import find_kind
 from engine.machine.root import SET_UP
-from errors.coded_error import CodedError
+from errors.coded_error import CodedError, single_spaced
 from errors.engines import EngineStartFailed, as_coded
 from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.arrival import await_arrival
@@ -31,7 +31,7 @@ def start_errors(engine_kind: str) -> Iterator[None]:
     except ModuleNotFoundError as exc:
         raise missing_package(engine_kind, str(exc.name), sys.executable) from exc
     except ImportError as exc:
-        reason = f"{sys.executable} can't import its library: {' '.join(str(exc).split())}"
+        reason = f"{sys.executable} can't import its library: {single_spaced(exc)}"
         raise EngineStartFailed(engine_kind=engine_kind, reason=reason) from exc
     except Exception as exc:
         raise as_coded(exc, EngineStartFailed, engine_kind) from exc

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from engine.pooling import Pooling, PoolingMode
-from errors.coded_error import CodedError
+from errors.coded_error import CodedError, single_spaced
 from errors.engines import VllmArgumentsRefused, VllmOrderFailed, VllmStartFailed
 from runner.engines.vllm.core_process import becomes_core, inspects_models, release
 from runner.engines.vllm.interface import (
@@ -227,7 +227,7 @@ def _start_errors() -> Iterator[RootCause]:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
+    line = single_spaced(text)
     return line if len(line) <= 400 else line[:397] + "..."
 
 

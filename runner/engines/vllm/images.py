@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from errors.coded_error import CodedError
+from errors.coded_error import CodedError, single_spaced
 from errors.engines import EngineFailed, ImagesWaiting, as_coded
 from errors.requests import ImageRefused, PromptTooLong
 from runner.engines.protocol.checks import MAX_IMAGES
@@ -126,9 +126,7 @@ class Images:
             result = self._processor.apply(inputs, TimingContext(enabled=False))
         # An assertion if a chat template has no place for an image; models' processors raise anything.
         except Exception as exc:
-            reason = (
-                f"the model's processor refuses the prompt with them ({' '.join(str(exc).split())[:300]})"
-            )
+            reason = f"the model's processor refuses the prompt with them ({single_spaced(exc)[:300]})"
             remedy = "send others, or the message to a model whose chat template has a place for each"
             raise ImageRefused(name=_named(images), reason=reason, remedy=remedy) from exc
         features = self._features(result, images)
@@ -187,7 +185,7 @@ def decode(images: Sequence[bytes]) -> list[Any]:
         try:
             decoded.append(ImageMediaIO().load_bytes(data))
         except Exception as exc:
-            reason = f"it can't be decoded ({' '.join(str(exc).split())[:200]})"
+            reason = f"it can't be decoded ({single_spaced(exc)[:200]})"
             raise ImageRefused(name=_named(images, number), reason=reason, remedy="send it whole") from exc
     return decoded
 
