@@ -16,7 +16,7 @@ trap stop EXIT
 start() {
     id=$(docker run --detach --publish-all "${options[@]}" "${@:2}" "$1")
     containers+=("$id")
-    cog=http://$(docker port "$id" 5000/tcp | head -1 | sed 's/0.0.0.0/127.0.0.1/')
+    cog=http://$(docker port "$id" 5000/tcp | sed -n 1p | sed 's/0.0.0.0/127.0.0.1/')
     for _ in $(seq 300); do
         case $(curl --silent "$cog/health-check" || true) in
             *'"READY"'*) return ;;
@@ -36,6 +36,6 @@ chmod -R a+rX "$folder"
 
 start "$2" --volume "$folder:/engines:ro" --env COG_WEIGHTS=/engines/engine.tar
 curl --silent --fail --json '{"input": {"prompt": "The whale", "max_tokens": 8}}' "$cog/predictions" | grep '"succeeded"'
-chat=http://$(docker port "$id" 9000/tcp | head -1 | sed 's/0.0.0.0/127.0.0.1/')
+chat=http://$(docker port "$id" 9000/tcp | sed -n 1p | sed 's/0.0.0.0/127.0.0.1/')
 curl --silent --fail --json '{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}' \
     "$chat/v1/chat/completions" | grep '"chat.completion"'

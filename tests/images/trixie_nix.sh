@@ -9,7 +9,7 @@ folder=$1
 mkdir -p "$folder"/{apt/lists/partial,apt/cache/archives/partial,apt/sources,root}
 : > "$folder/apt/status"
 # From wherever this machine has Debian from.
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -1)
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | sed -n 1p)
 cat > "$folder/apt/sources/trixie.sources" << END
 Types: deb
 URIs: $mirror
