@@ -24,7 +24,7 @@ _FOLDER = "tests/runner/engines/vllm"
 _INTERFACE = f"{_FOLDER}/test_interface.py"
 _CORE = tuple(f"{_FOLDER}/test_{name}.py" for name in ("real_core", "real_nodes", "images"))
 _PLATFORM = ROOT / "tests" / "standins" / "vllm_platform"
-# Prints what this vLLM asks for of the packages that are there; torch's CPU build stays.
+# Prints what this vLLM asks for of the packages that are there, but torch.
 _ASKED = """
 from importlib.metadata import distributions, requires
 from packaging.requirements import Requirement
@@ -60,13 +60,15 @@ def _test_other(version: str) -> None:
         say(f"vLLM {version} is the newest release.")
         return
     uv, settings = environment.find_uv(), environment.pip_settings()
-    into = (uv, "pip", "install", "--no-deps", "--only-binary=:all:", f"--python={_python(_OTHER)}")
+    into = (uv, "pip", "install", "--only-binary=:all:", f"--python={_python(_OTHER)}")
+    excluded = ROOT / ".cache" / "vllm-excluded.in"
+    excluded.write_text("torch\ntriton\n")  # torch's CPU build stays, which needs no triton.
     shutil.rmtree(_OTHER, ignore_errors=True)
     # NOTE: uv replaces files and never writes into them, so that the environments can share them.
     shutil.copytree(_PINNED, _OTHER, symlinks=True, copy_function=os.link)
-    environment.run("uv pip install", *into, f"vllm=={version}", **settings)
+    environment.run("uv pip install", *into, "--no-deps", f"vllm=={version}", **settings)
     asked = environment.run("python", str(_python(_OTHER)), "-c", _ASKED).split()
-    environment.run("uv pip install", *into, *asked, **settings)
+    environment.run("uv pip install", *into, f"--excludes={excluded}", *asked, **settings)
     tested = _test_interface(_OTHER, "--tb=short", capture_output=True)
     if tested.returncode == 0:
         say(f"vLLM {version} has what the adapter uses.")
