@@ -12,16 +12,15 @@ Behavior that no check at the start can see, and where it is used:
   never None. The function can be pickled by cloudpickle (``core_process``).
 * ``SyncMPClient`` takes what ``outputs_queue`` has; ``get_output`` raises an exception that it finds there.
   It sends messages by ``_send_input`` alone, to ``core_engine``, and the core processes them in order. With
-  ``data_parallel_size`` there are several ``core_engines``, and the result of a call comes to
-  ``utility_results`` (``client``).
-* The executor of a node that is not the head takes ``monitor_workers=False``, and its
-  ``start_worker_monitor(inline=True)`` returns when a rank ends (``client``).
+  ``data_parallel_size`` there are several ``core_engines``, whose processes ``resources.engine_manager`` has,
+  and the result of a call comes to ``utility_results`` (``client``).
+* ``start_worker_monitor(inline=True)`` returns when a rank ends (``client``). Ranks start in the threads of a
+  ``ThreadPoolExecutor`` (``rank_threads``).
 * ``scheduler_config.scheduler_cls`` is None unless vLLM needs a certain scheduler (``client``).
 * The core's sampling parameters are not checked again: limits hold by ``request.check_limits``.
 * ``collective_rpc("reload_weights")`` reads the weights again after a sleep of level 2, and drops all LoRA
   adapters. A request ends with ``ABORT`` only for a sleep, as those that are aborted here are forgotten
   (``engine``).
-* A ``model_config`` has ``supports_multimodal_inputs`` and ``is_encoder_decoder`` (``adapter``).
 * A ``MultiModalBudget`` has the model's ``processor``, ``mm_limits`` by modality and ``encoder_cache_size``.
   The processor's result has ``prompt_token_ids``, and by modality ``mm_kwargs``, ``mm_hashes`` (of content
   and model, part of the keys of cached prefixes) and ``mm_placeholders`` (``images``).
@@ -46,6 +45,7 @@ CORE_MODULES = ("vllm.v1.engine.core", "vllm.v1.worker.gpu_worker")
 """Without these modules, an engine only starts later."""
 SETS_LIBRARY_PATH = "VLLM_ENABLE_CUDA_COMPATIBILITY"
 """Variable with which importing vLLM sets ``LD_LIBRARY_PATH``, which Linux reads at a process's start."""
+RANKS_MODULE = "vllm.v1.executor.multiproc_executor"
 ROCM_VARIABLES = "AITER_"
 """Start of the names of variables that vLLM sets for AMD's GPUs, also where there is none."""
 
@@ -61,7 +61,12 @@ USES = {
     ),
     "vllm.config.CacheConfig": "block_size num_gpu_blocks",
     "vllm.config.LoRAConfig": "max_loras max_cpu_loras max_lora_rank",
+    "vllm.config.ModelConfig": (
+        "max_model_len enable_sleep_mode get_vocab_size() supports_multimodal_inputs is_encoder_decoder"
+    ),
+    "vllm.config.ParallelConfig": "data_parallel_size numa_bind",
     "vllm.config.PoolerConfig": "seq_pooling_type use_activation",
+    "vllm.config.SchedulerConfig": "max_num_seqs policy async_scheduling scheduler_cls",
     "vllm.config.VllmConfig": (
         "model_config cache_config scheduler_config parallel_config lora_config speculative_config"
     ),
@@ -73,7 +78,7 @@ USES = {
     "vllm.lora.request.LoRARequest": "lora_name lora_int_id lora_path",
     "vllm.model_executor.models.registry": "_run_in_subprocess(fn)",
     "vllm.multimodal.MULTIMODAL_REGISTRY": "",
-    "vllm.multimodal.encoder_budget.MultiModalBudget": "__init__(vllm_config,mm_registry)",
+    "vllm.multimodal.encoder_budget.MultiModalBudget": "__init__(vllm_config,mm_registry,*,enable_cache)",
     "vllm.multimodal.cache.base.MultiModalCache": "get_item_size(value)",
     "vllm.multimodal.image": "open_image(fp)",
     "vllm.multimodal.inputs.MultiModalFeatureSpec": "data modality identifier mm_position mm_hash",
@@ -109,11 +114,16 @@ USES = {
     "vllm.v1.engine.core_client.SyncMPClient": (
         "__init__(vllm_config,executor_class,log_stats) _send_input(request_type,request) get_output() "
         "add_request(request) abort_requests(request_ids) is_sleeping() shutdown(timeout) "
-        "add_lora(lora_request) remove_lora(lora_id) sleep(level,mode) wake_up(tags) collective_rpc(method)"
+        "call_utility(method) add_lora(lora_request) remove_lora(lora_id) sleep(level,mode) wake_up(tags) "
+        "collective_rpc(method)"
     ),
     "vllm.v1.engine.utils": "get_mp_context()",
     "vllm.v1.engine.utils.CoreEngineProcManager": "finished_procs()",
     "vllm.v1.executor.Executor": "get_class(vllm_config)",
+    RANKS_MODULE: "ThreadPoolExecutor",
+    f"{RANKS_MODULE}.MultiprocExecutor": (
+        "__init__(vllm_config,monitor_workers) start_worker_monitor(inline)"
+    ),
     "vllm.v1.metrics.stats.PrefillStats": "num_cached_tokens",
     "vllm.v1.metrics.stats.RequestSpecDecodeMetrics": "histogram num_draft_tokens",
     "vllm.v1.metrics.stats.SchedulerStats": "num_running_reqs num_waiting_reqs kv_cache_usage",

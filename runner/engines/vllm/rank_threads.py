@@ -12,8 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from importlib import import_module
 from typing import Any, ClassVar
 
+from runner.engines.vllm.interface import RANKS_MODULE
+
 _VARIABLE = "COG_TRITON_RANK_THREADS"
-_MODULE = "vllm.v1.executor.multiproc_executor"
 
 
 class _LastingThreads(ThreadPoolExecutor):
@@ -35,12 +36,12 @@ class _LastingThreads(ThreadPoolExecutor):
 
 def announce(executor: type) -> None:
     """Have the core, which is spawned later, keep its threads if it has this executor."""
-    if executor.__module__ == _MODULE:
+    if executor.__module__ == RANKS_MODULE:
         os.environ[_VARIABLE] = "1"
 
 
 def keep_threads() -> None:
     """Keep the threads of this process, in which vLLM's executor may start ranks."""
     if _VARIABLE in os.environ:
-        module: Any = import_module(_MODULE)
+        module: Any = import_module(RANKS_MODULE)
         module.ThreadPoolExecutor = _LastingThreads

@@ -199,13 +199,13 @@ def test_all_that_another_vllm_lacks_is_told_at_once(engine_dir: Path, tmp_path:
     shutil.copytree(LIBRARY, library)
     client = library / "vllm" / "v1" / "engine" / "core_client.py"
     client.write_text(client.read_text().replace("self, request_ids: ", "self, ids: "))
-    (library / "vllm" / "v1" / "executor" / "__init__.py").unlink()
+    (library / "vllm" / "usage" / "usage_lib.py").unlink()
     with started(engine_dir, make_python(tmp_path / "python", sys.executable, library)) as server:
         assert server.exit_code() == 1
         assert str(server.exit_reason.read()) == (
-            "E1008 MissingRequirement: vllm.v1.engine.core_client.SyncMPClient.abort_requests(request_ids), "
-            "vllm.v1.executor.Executor in vLLM 0.33.0 was not found; "
-            "install vllm==0.33.0, which is supported."
+            "E1008 MissingRequirement: vllm.usage.usage_lib.UsageContext, "
+            "vllm.v1.engine.core_client.SyncMPClient.abort_requests(request_ids) in vLLM 0.33.0 "
+            "was not found; install vllm==0.33.0, which is supported."
         )
 
 

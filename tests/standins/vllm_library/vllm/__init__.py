@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from vllm.config import LoRAConfig, ModelConfig, PoolerConfig, SchedulerConfig, VllmConfig
@@ -54,7 +55,7 @@ class AsyncEngineArgs:
         os.environ["STANDIN_TENSOR_PARALLEL_SIZE"] = str(self.tensor_parallel_size)
         return VllmConfig(
             model_config=ModelConfig(
-                config["vocab_size"],
+                SimpleNamespace(vocab_size=config["vocab_size"]),
                 self.max_model_len or limit,
                 self.runner,
                 self.pooler_config,

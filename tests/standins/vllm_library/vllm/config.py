@@ -14,16 +14,16 @@ class PoolerConfig:
 
 @dataclasses.dataclass
 class ModelConfig:
-    vocab_size: int
+    hf_text_config: Any
     max_model_len: int
-    runner_type: str = "generate"
+    runner: str = "generate"
     pooler_config: PoolerConfig | None = None
     enable_sleep_mode: bool = False
     supports_multimodal_inputs = False
     is_encoder_decoder = False
 
     def get_vocab_size(self) -> int:
-        return self.vocab_size
+        return int(self.hf_text_config.vocab_size)
 
 
 @dataclasses.dataclass
@@ -50,6 +50,7 @@ class LoRAConfig:
 @dataclasses.dataclass
 class ParallelConfig:
     data_parallel_size: int = 1
+    numa_bind: bool = False
 
 
 @dataclasses.dataclass

@@ -44,8 +44,8 @@ log = logging.getLogger("vllm.v1.engine.core")
 class SyncMPClient:
     def __init__(self, vllm_config: Any, executor_class: Any, log_stats: bool, renderer: Any = None) -> None:
         model = vllm_config.model_config
-        self._vocab_size = model.vocab_size
-        assert (model.runner_type == "pooling") == (model.pooler_config is not None)
+        self._vocab_size = model.get_vocab_size()
+        assert (model.runner == "pooling") == (model.pooler_config is not None)
         if self._vocab_size == DOES_NOT_START:
             # As vLLM's processes do when they start.
             dictConfig(
@@ -82,17 +82,20 @@ class SyncMPClient:
     def abort_requests(self, request_ids: list[str]) -> None:
         self._send_input("ABORT", request_ids)
 
+    def call_utility(self, method: str, *args: Any) -> Any:
+        self._send_input("UTILITY", method)
+
     def is_sleeping(self) -> bool:
-        self._send_input("UTILITY", "is_sleeping")
+        self.call_utility("is_sleeping")
         return False
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
-        self._send_input("UTILITY", "add_lora")
+        self.call_utility("add_lora")
         with self._lock:
             return self._shift_of(lora_request) > 0
 
     def remove_lora(self, lora_id: int) -> bool:
-        self._send_input("UTILITY", "remove_lora")
+        self.call_utility("remove_lora")
         with self._lock:
             return self._shifts.pop(lora_id, None) is not None
 
@@ -107,7 +110,7 @@ class SyncMPClient:
         return self._shifts[lora.lora_int_id]
 
     def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        self._send_input("UTILITY", "sleep")
+        self.call_utility("sleep")
         while mode == "wait" and self._requests:
             time.sleep(_STEP_S)
         with self._lock:
@@ -120,7 +123,7 @@ class SyncMPClient:
             self.outputs_queue.put(EngineCoreOutputs(aborted))
 
     def wake_up(self, tags: list[str] | None = None) -> bool:
-        self._send_input("UTILITY", "wake_up")
+        self.call_utility("wake_up")
         self._asleep -= set(tags or self._asleep)
         return not self._asleep
 

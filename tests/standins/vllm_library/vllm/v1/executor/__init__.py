@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-import threading
+from importlib import import_module
 from typing import Any
 
 
 class Executor:
     @staticmethod
     def get_class(vllm_config: Any) -> type[Executor]:
-        return Executor
-
-    def __init__(self, vllm_config: Any, monitor_workers: bool = True) -> None: ...
-
-    def start_worker_monitor(self, inline: bool = False) -> None:
-        """Wait for the end of a rank. There is none."""
-        threading.Event().wait()
+        found: type[Executor] = import_module("vllm.v1.executor.multiproc_executor").MultiprocExecutor
+        return found
