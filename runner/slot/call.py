@@ -1,7 +1,7 @@
 """A request of a Triton client: its outputs, and the responses that they are sent in."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,11 +40,20 @@ class Call:
     """One request of a client, with the number of outputs that are still running.
 
     ``sender`` is Triton's response sender. ``request_id`` is the client's own, which NVIDIA's ``stop`` input
-    refers to. ``is_single``: all outputs are sent in a single response.
+    refers to. ``is_single``: all outputs are sent in a single response. ``on_lost`` is called when one could
+    not be sent: the client gets an error at the ends of the outputs.
     """
 
-    def __init__(self, sender: Any, request_id: str = "", *, is_single: bool = False) -> None:
+    def __init__(
+        self,
+        sender: Any,
+        request_id: str = "",
+        *,
+        is_single: bool = False,
+        on_lost: Callable[["Call"], None] = lambda call: None,
+    ) -> None:
         self.request_id = request_id
+        self._on_lost = on_lost
         self.is_single = is_single
         self._is_stopped = False
         self.front_call = ""
@@ -164,6 +173,7 @@ class Call:
         except Exception:
             # NOTE: Triton's library waits for a lock of its shared memory for a second only.
             self._error = _triton_error(TritonUnavailable(reason="it did not take a response"))
+            self._on_lost(self)
             raise
 
 

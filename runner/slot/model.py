@@ -74,7 +74,8 @@ class TritonPythonModel:
         for request in requests:
             parameters = json.loads(request.parameters() or "{}")
             is_single = not self._is_decoupled or SINGLE_RESPONSE in parameters
-            call = Call(request.get_response_sender(), request.request_id(), is_single=is_single)
+            sender, request_id = request.get_response_sender(), request.request_id()
+            call = Call(sender, request_id, is_single=is_single, on_lost=self._cancel)
             call.front_call = str(parameters.get(CALL, ""))
             if DIRECT in parameters:
                 call.answer_directly(self._front, request.requested_output_names())
@@ -161,6 +162,9 @@ class TritonPythonModel:
         self._engine.check_ready()
         self._cancel_all(lambda each: each.call.stop(is_meant=each.call.request_id == call.request_id))
         call.confirm()
+
+    def _cancel(self, call: Call) -> None:
+        self._cancel_all(lambda each: each.call is call)
 
     def _cancel_all(self, is_meant: Callable[[OutputSequence], bool]) -> None:
         with self._lock:

@@ -70,12 +70,13 @@ def test_streams_at_the_same_time_get_their_own_tokens_in_order(slot: SlotUnderT
 
 
 def test_after_a_response_that_could_not_be_sent_a_stream_has_no_more_text_and_ends_with_an_error(
-    slot: SlotUnderTest,
+    slot: SlotUnderTest, engine: EngineServerUnderTest
 ) -> None:
-    client = slot.ask(refuses=True, input_ids=PROMPT, request_output_len=2000, streaming=True)
+    client = slot.ask(refuses=True, **LONG)
     with pytest.raises(TritonError, match="E2105"):
         client.receive_all()
     assert client.num_received == 1
+    wait_until(lambda: num_active(engine) == 0)
 
 
 def test_a_response_that_is_not_streamed_may_begin_with_the_input(slot: SlotUnderTest) -> None:
