@@ -79,7 +79,7 @@ class _Connection(asyncio.Protocol):
         self._checking: asyncio.TimerHandle | None = None
         self.is_ready = False
         """True while the engine is loaded and the connection is open."""
-        self.is_asleep = False
+        self.ready: Ready | None = None
         self.statistics: Statistics | None = None
         self.alive_s = 0.0
         """Time when the last ``Ready`` or ``Statistics`` arrived, by ``monotonic``."""
@@ -179,7 +179,7 @@ class _Connection(asyncio.Protocol):
                     case Statistics():
                         self.alive_s, self.statistics = time.monotonic(), message
                     case Ready():
-                        self.is_ready, self.is_asleep = True, message.is_asleep
+                        self.is_ready, self.ready = True, message
                         self.alive_s = time.monotonic()
                         self._on_ready(message)
         # NOTE: last, so that a stream's last tokens go out together with its end.
@@ -201,6 +201,9 @@ class _Connection(asyncio.Protocol):
             return
         self.disconnected.set()
         self.is_ready = False
+        if self.ready is not None and self.ready.is_asleep:  # An engine that is started again is awake.
+            self.ready = msgspec.structs.replace(self.ready, is_asleep=False)
+            self._on_ready(self.ready)
         if self._checking is not None:
             self._checking.cancel()
         for stream in self._streams.values():
@@ -288,7 +291,7 @@ class EngineClient:
         on_ready: Callable[[Ready], None] = lambda ready: None,
     ) -> None:
         """Initialize. ``timeout_s``: how long a request may be without an answer. ``on_ready`` is called with
-        each ``Ready``."""
+        each ``Ready``, and with one that is awake when the connection of an engine that sleeps is lost."""
         self._path = path
         self._timeout_s = timeout_s
         self._engine_kind = engine_kind
@@ -316,7 +319,8 @@ class EngineClient:
 
     @property
     def is_asleep(self) -> bool:
-        return self._connection is not None and self._connection.is_asleep
+        ready = None if self._connection is None else self._connection.ready
+        return ready is not None and ready.is_asleep
 
     def statistics(self) -> Statistics | None:
         """Return what the engine server told last, about a second ago; None while it is not ready."""

@@ -1,6 +1,8 @@
 """Endpoints for administrators: who may ask, what is refused, and what other clients see of it."""
 
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from tests.runner.api.writing_model import WritingModel
 from tests.runner.engines.lora_adapters import make_adapter
 from tests.runner.engines.vllm.vllm_engines import make_python
 from tests.runner.paced_engine import PacedModel, make_tokenizer
-from tests.runner.servers import DEADLINE_S
+from tests.runner.servers import DEADLINE_S, wait_until
 
 ADMIN = {"Authorization": "Bearer root"}
 
@@ -189,3 +191,14 @@ def test_an_engine_that_sleeps_is_not_ready_and_refuses_requests(api: APIAlone) 
         assert client.get("/is_sleeping").json() == {"is_sleeping": False}
     assert httpx.get(f"{api.url}/ready").status_code == 200
     assert completion(api, "model").status_code == 200
+
+
+@pytest.mark.slow
+def test_an_engine_that_dies_asleep_is_awake_when_it_is_started_again(api: APIAlone) -> None:
+    """Until then, no client is told to wake it."""
+    assert post(api, "/sleep").status_code == 200
+    assert completion(api, "model").json()["error"]["code"] == "E2114"
+    assert api.engine.pid is not None
+    os.kill(api.engine.pid, signal.SIGKILL)
+    wait_until(lambda: completion(api, "model").json()["error"]["code"] == "E2107")
+    wait_until(lambda: completion(api, "model").status_code == 200)
