@@ -108,9 +108,11 @@ def check_images(count: int, engine_kind: str, max_images: int, name: str = "The
 
 
 def check_order(order: Order, ready: Ready) -> None:
-    """Raise E1013 for an order that this engine can't carry out."""
+    """Raise E1013 for an order that this engine can't carry out, and E2114 for an adapter while it sleeps."""
     if isinstance(order, LoadAdapter | UnloadAdapter):
         check_orders(ready.engine_kind, "load_adapter", is_enabled=ready.max_adapters > 0)
+        if ready.is_asleep and isinstance(order, LoadAdapter):
+            raise EngineAsleep  # NOTE: vLLM copies it to memory that is not there, which ends the core.
     else:
         check_orders(ready.engine_kind, "sleep", is_enabled=ready.can_sleep)
 

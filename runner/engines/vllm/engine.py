@@ -6,6 +6,7 @@ NOTE: importing this module imports vLLM, which reads the environment (``argumen
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -49,6 +50,7 @@ from runner.engines.guides.follow import Follower
 
 _MEMORY_TAGS = ("weights", "kv_cache")
 """Parts of the memory of an engine that sleeps, in the order in which they are needed."""
+_WAIT_POLL_S = 0.02
 
 
 class VllmEngine:
@@ -148,11 +150,9 @@ class VllmEngine:
             self._add_late(message)
 
     def _add_late(self, message: EngineCoreRequest) -> None:
-        """Add a request that was prepared in a thread, unless it was aborted or the engine sleeps."""
+        """Add a request that was prepared in a thread, unless it was aborted."""
         key = message.request_id
-        if self.ready.is_asleep:
-            self._fail(key, EngineAsleep())
-        elif self._is_wanted(key):
+        if self._is_wanted(key):
             self._add(message)
             if not self._is_wanted(key):
                 self._client.abort_requests([key])  # It was aborted before vLLM received it.
@@ -164,6 +164,9 @@ class VllmEngine:
     def _add(self, message: EngineCoreRequest) -> None:
         try:
             self._client.add_request(message)
+            if self.ready.is_asleep:  # vLLM keeps a request that comes after the order to sleep.
+                self._client.abort_requests([message.request_id])
+                self._fail(message.request_id, EngineAsleep())
         # vLLM's EngineDeadError, or an error of its socket; also below.
         except Exception as exc:  # noqa: BLE001
             self._fail(message.request_id, self._died(exc))
@@ -194,9 +197,12 @@ class VllmEngine:
     def sleep(self, order: Sleep) -> None:
         if self._asleep:
             return
+        # NOTE: vLLM's own "wait" leaves requests that have not begun until it wakes, perhaps without weights.
+        while order.mode == "wait" and self._running:
+            time.sleep(_WAIT_POLL_S)
         try:
             with self._client.order("sleep"):
-                self._client.sleep(order.level, order.mode)
+                self._client.sleep(order.level, "abort")
         except CodedError:
             with suppress(Exception):  # It does not sleep, but may take no requests.
                 self._client.wake_up()

@@ -151,6 +151,7 @@ def test_an_engine_sleeps_and_wakes(engine: Listening, tmp_path: Path) -> None:
         assert engine.wait_for_end(first).startswith("E2114" if mode == "abort" else "length")
         assert ready(engine).is_asleep
         assert engine.answer(Submit(first + 2, [7], 1, GREEDY))[1].startswith("E2114")
+        assert ordered(engine, LoadAdapter(first + 7, "late", str(folder))).startswith("E2114")
         if level == 2:
             make_adapter(gone, 5)
         assert ordered(engine, WakeUp(first + 3, ["weights"])) == "end"

@@ -243,6 +243,7 @@ def test_adapters_are_loaded_and_unloaded_and_the_core_sleeps_and_wakes(
             "max_loras": 1,
             "max_cpu_loras": 2,
             "max_lora_rank": 8,
+            "max_num_seqs": 1,
             "enable_sleep_mode": True,
         }
     )
@@ -267,8 +268,10 @@ def test_adapters_are_loaded_and_unloaded_and_the_core_sleeps_and_wakes(
         for number, level, mode in ((10, 1, "abort"), (20, 2, "wait")):
             client.send(Submit(number, [7], 900, greedy))
             client.wait_for_tokens(number)
+            client.send(Submit(number + 5, [7], 3, greedy))  # It waits for the other one.
             assert ordered(Sleep(number + 1, level, mode)) == "end"  # type: ignore[arg-type]
-            assert client.wait_for_end(number)[:6] == ("E2114 " if mode == "abort" else "length")
+            for ended in (number, number + 5):
+                assert client.wait_for_end(ended)[:6] == ("E2114 " if mode == "abort" else "length")
             assert "E2114" in client.answer(Submit(number + 2, [7], 1, greedy))[1]
             assert ordered(WakeUp(number + 3, [])) == "end"
             again = Submit(number + 4, prompt, 1, greedy, lora_name="a")
