@@ -68,6 +68,7 @@ def engine_here(file: ConfigFile, *, report: Report = print, progress: Progress 
 def _made(file: ConfigFile, work: Work, models: Path) -> Path:
     planned = engine_plan(file.config)
     found = survey(file.config, work, with_weights=planned.takes_weights)
+    planned.check_values(found.values)
     fit = fit_here(file, found, models)
     name = re.sub(r"[^\w.-]+", "--", file.model_name)[-80:]
     engine = models / f"{name}-{config_digest(fit.config, file.folder, found.identity)}"

@@ -63,6 +63,9 @@ class EnginePlan(ABC):
     def __init__(self, config: BuildConfig) -> None:
         self.config = config
 
+    def check_values(self, values: Mapping[str, Any]) -> None:  # noqa: B027
+        """Check the config against the model's config.json. Raises E1203 and E1204."""
+
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
         """Check the plan against the model's config.json, complete it, and return lines about sizes."""
         return []

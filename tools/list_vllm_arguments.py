@@ -18,14 +18,44 @@ from typing import Any
 import annotated_types
 import vllm.config
 from vllm import AsyncEngineArgs
+from vllm.config.cache import KV_CACHE_DTYPES
+from vllm.config.model import ModelImpl
+from vllm.config.offload import OffloadConfig
+from vllm.config.quantization import QuantizationConfigArgs
+from vllm.config.speculative import SpeculativeConfig
+from vllm.device_allocator.sleep_mode_backend import SleepModeBackendFactory
 from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER
+from vllm.transformers_utils.config import _CONFIG_FORMAT_TO_CONFIG_PARSER
 
 from tools.generated import write
 
 TARGET = Path(__file__).resolve().parents[1] / "builder" / "config" / "vllm_arguments.json"
 
-_JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
-_CHOICES = {"quantization": sorted(QUANTIZATION_METHODS)}
+_JSON_TYPES = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    Path: "string",
+    type(None): "null",
+}
+_CHOICES = {
+    "quantization": sorted(QUANTIZATION_METHODS),
+    "kv_cache_dtype": list(KV_CACHE_DTYPES),
+    "load_format": sorted(_LOAD_FORMAT_TO_MODEL_LOADER),
+    "config_format": ["auto", *_CONFIG_FORMAT_TO_CONFIG_PARSER],
+    "model_impl": list(typing.get_args(ModelImpl)),
+    "sleep_mode_backend": sorted(SleepModeBackendFactory._registry),
+}
+"""Choices of arguments whose type is any text."""
+_FIELDS = {
+    "offload_backend": (OffloadConfig, "offload_backend"),
+    "spec_method": (SpeculativeConfig, "method"),
+}
+"""Fields that such arguments become, whose type has the choices."""
+_CLASSES = {"speculative_config": SpeculativeConfig, "quantization_config": QuantizationConfigArgs}
+"""Classes of arguments whose type is any mapping."""
 _ADDED_CHOICES = {"attention_backend": ["auto"]}
 """Choices that vLLM reads and no type has."""
 _ANY_CASE = (
@@ -33,8 +63,8 @@ _ANY_CASE = (
     "sparse_indexer_topk_backend",
 )
 """Arguments whose texts vLLM reads in any case."""
-_DASHES = ("linear_backend", "moe_backend", "sparse_indexer_topk_backend")
-"""Arguments in whose texts vLLM reads dashes as underscores."""
+_DASHES = ("linear_backend", "moe_backend", "sparse_indexer_topk_backend", "speculative_config")
+"""Arguments in whose texts or keys vLLM reads dashes as underscores."""
 _BOUNDS = {getattr(annotated_types, name.title()): name for name in ("ge", "gt", "le", "lt")}
 
 
@@ -48,8 +78,13 @@ def document() -> str:
         described = {**_describe(field.type), **bounds.get(field.name, {})}
         if field.name in _CHOICES:
             described["choices"] = _CHOICES[field.name]
+        if field.name in _FIELDS:
+            config, key = _FIELDS[field.name]
+            described["choices"] = _keys(config)[key]["choices"]
         if field.name in _ADDED_CHOICES:
             described["choices"] += _ADDED_CHOICES[field.name]
+        if field.name in _CLASSES:
+            described["keys"] = _keys(_CLASSES[field.name])
         if field.name in _ANY_CASE:
             described["any_case"] = True
         if field.name in _DASHES:
@@ -81,7 +116,37 @@ def _describe(annotation: Any) -> dict[str, Any]:
     described: dict[str, Any] = {"types": sorted(kinds)}
     if choices and not is_open:
         described["choices"] = choices
+    if classes := [part for part in _parts(annotation) if hasattr(part, "__pydantic_fields__")]:
+        described["keys"] = _keys(classes[0])
     return described
+
+
+def _keys(described: Any) -> dict[str, Any]:
+    """Describe the fields of a class that a mapping becomes.
+
+    A field is left undescribed (``{}``) if vLLM changes its value before it checks the type, as it does for
+    members of an enumeration.
+    """
+    validators = described.__pydantic_decorators__.field_validators.values()
+    changed = {name for each in validators if each.info.mode != "after" for name in each.info.fields}
+    keys: dict[str, Any] = {}
+    for name, field in described.__pydantic_fields__.items():
+        parts = _parts(field.annotation)
+        enumerated = [part for part in parts if isinstance(part, enum.EnumMeta)]
+        is_free = {name, "*"} & changed or Any in parts or enumerated
+        known = {} if is_free else {**_describe(field.annotation), **_bounds(field)}
+        # What is not validated, vLLM sets itself.
+        is_inner = field.init is False or any(
+            type(each).__name__ == "SkipValidation" for each in field.metadata
+        )
+        if not is_inner and known.get("types") != []:
+            keys[name] = known
+    return keys
+
+
+def _bounds(field: Any) -> dict[str, float]:
+    bounded = [each for each in field.metadata if type(each) in _BOUNDS]
+    return {_BOUNDS[type(each)]: getattr(each, _BOUNDS[type(each)]) for each in bounded}
 
 
 def _parts(annotation: Any) -> list[Any]:
@@ -111,12 +176,7 @@ def _all_bounds() -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name in vllm.config.__all__:
         for field_name, info in getattr(getattr(vllm.config, name), "__pydantic_fields__", {}).items():
-            bounds = {
-                _BOUNDS[type(each)]: getattr(each, _BOUNDS[type(each)])
-                for each in info.metadata
-                if type(each) in _BOUNDS
-            }
-            if bounds:
+            if bounds := _bounds(info):
                 found.setdefault(field_name, bounds)
     return found
 

@@ -100,15 +100,21 @@ class ArgumentTable:
             raise UnknownBuildKey(
                 key=name, where=f"{self.words} {self.version}'s engine arguments", remedy=self._near(name)
             )
-        problem = _problem(known[name], value)
+        self._check_value(f"{self.section}.{name}", known[name], value)
+
+    def _check_value(self, name: str, described: Mapping[str, Any], value: object) -> None:
+        """Raise E1202 or E1203 for a value, or one in the mapping that it is, that is not as described."""
+        problem = _problem(described, value)
         if problem is not None:
-            raise InvalidBuildValue(key=f"{self.section}.{name}", expected=problem, value=shown(value))
-        for key in value if isinstance(value, dict) and "keys" in known[name] else ():
-            if key not in known[name]["keys"]:
-                remedy = (
-                    nearest(key, known[name]["keys"]) or f"its keys are {', '.join(known[name]['keys'])}."
-                )
-                raise UnknownBuildKey(key=key, where=f"{self.section}.{name}", remedy=remedy)
+            raise InvalidBuildValue(key=name, expected=problem, value=shown(value))
+        keys = described.get("keys", ())
+        for given, inner in value.items() if keys and isinstance(value, dict) else ():
+            key = str(given).replace("-", "_") if described.get("dashes") else given
+            if key not in keys:
+                remedy = nearest(str(key), keys) or f"its keys are {', '.join(keys)}."
+                raise UnknownBuildKey(key=str(given), where=name, remedy=remedy)
+            if isinstance(keys, dict):
+                self._check_value(f"{name}.{key}", keys[key], inner)
 
     def _left_out(self, name: str, reason: str) -> ConflictingBuildKeys:
         return ConflictingBuildKeys(problem=f"gives {self.section}.{name}", remedy=f"leave it out: {reason}")
@@ -127,7 +133,9 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def _problem(described: Mapping[str, Any], value: object) -> str | None:
-    """Return what the value must be; None if it is."""
+    """Return what the value must be; None if it is, or if nothing describes it."""
+    if not described:
+        return None
     if not any(_is(kind, value) for kind in described["types"]):
         return " or ".join(_TYPES[kind][0] for kind in described["types"])
     choices = described.get("choices")

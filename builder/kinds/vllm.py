@@ -1,18 +1,22 @@
 """The ``vllm`` engine: weights, the arguments of vLLM's engine, LoRA adapters by name."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.config.vllm_arguments import TABLE
+from builder.config.vllm_rules import check_ordered, check_split, check_together
 from builder.kinds.adapters import check_rank
 from builder.kinds.weights_plan import WeightsPlan
 from builder.sizes.fit import GPU_SHARE, MemoryArguments
 from builder.sizes.memory import GIB
+from builder.sizes.model_shape import UnknownShape, shape_of
 from builder.sizes.precision import cache_dtype, named_bits
 from builder.weights.checkpoint import ModelConfig
 from engine.adapters import RANKS, AdapterShape
 from engine.kinds import ENGINE_ARGS_NAME
+from errors.build_config import ConflictingBuildKeys
 
 KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})
 
@@ -28,12 +32,33 @@ class Plan(WeightsPlan):
     def __init__(self, config: BuildConfig) -> None:
         super().__init__(config)
         given = self.arguments
+        check_together(given)
         draft = (given.get("speculative_config") or {}).get("model") or given.get("spec_model")
         if isinstance(draft, str) and draft not in _NO_DRAFT_MODELS and not Path(draft).is_absolute():
             place = "give the path of a folder on the runner's machine"
             self.notes = [
                 f"draft model   {draft} is not in the engine, and a start downloads nothing: {place}"
             ]
+
+    def check_values(self, values: Mapping[str, Any]) -> None:
+        given = self.arguments
+        length = self.max_seq_len(ModelConfig(values))
+        check_ordered(
+            "long_prefill_token_threshold", given.get("long_prefill_token_threshold"), "max_model_len", length
+        )
+        if given.get("enable_chunked_prefill") is False:
+            tokens = given.get("max_num_batched_tokens")
+            check_ordered("max_model_len", length, "max_num_batched_tokens", tokens)
+        if "hf_overrides" in given:
+            return
+        try:
+            shape = shape_of(values)
+        except UnknownShape:
+            return
+        check_split("tensor_parallel_size", shape.num_heads, "attention heads", given)
+        if given.get("enable_expert_parallel") and shape.is_known and not shape.num_experts:
+            problem = f"gives vllm.enable_expert_parallel, and a {shape.model_type} model has no experts"
+            raise ConflictingBuildKeys(problem=problem, remedy="leave it out")
 
     def max_seq_len(self, model: ModelConfig) -> int | None:
         """Return the limit in tokens; None if unknown, or if vLLM chooses what fits (-1)."""

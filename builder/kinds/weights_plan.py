@@ -12,6 +12,7 @@ from builder.kinds.adapters import adapter_shapes, adapter_steps, check_adapters
 from builder.kinds.transformers import place_configuration, place_weights
 from builder.sizes.fit import MemoryArguments, size_lines
 from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer
+from builder.survey import survey
 from builder.weights.checkpoint import ModelConfig, read_config, read_object
 from builder.weights.files import place
 from builder.weights.model_files import Model
@@ -51,7 +52,11 @@ class WeightsPlan(EnginePlan):
     def lora_arguments(self, adapters: list[AdapterShape]) -> dict[str, Any]:
         """Return the arguments for these adapters; those of the config are kept."""
 
+    def check_values(self, values: Mapping[str, Any]) -> None:
+        self.max_seq_len(ModelConfig(values))
+
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
+        self.check_values(values)
         return size_lines(
             values,
             self._dtype,
@@ -66,7 +71,9 @@ class WeightsPlan(EnginePlan):
     def steps(self) -> Sequence[Step]:
         given = ", ".join(f"{name}={value}" for name, value in sorted(self.arguments.items()))
         library = f"{self.table.words} {self.table.version}"
+        on_hub = self.config.model_path is None and self.config.model_tar_url is None
         return [
+            *([Step("check the plan against the model's config.json", self._check_listed)] if on_hub else []),
             *model_steps(self.config),
             Step("check model", self.check_model),
             Step("weights (safetensors; quantized weights unchanged)", place_weights),
@@ -75,8 +82,13 @@ class WeightsPlan(EnginePlan):
             Step(f"{self.file_name} for {library} ({given or 'its defaults'})", self._write_arguments),
         ]
 
+    def _check_listed(self, work: Work) -> None:
+        """Check the plan before the weights are downloaded."""
+        self.check_values(survey(self.config, work, with_weights=True).values)
+
     def check_model(self, work: Work) -> None:
         model = read_config(work.model)
+        self.check_values(model.values)
         length = self.max_seq_len(model)
         work.facts = EngineFacts(
             engine_kind=self.engine_kind,

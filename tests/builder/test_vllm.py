@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from builder.build import OWN_FOLDER
+from builder.build import OWN_FOLDER, build
 from builder.config.config import BuildConfig
-from builder.config.file import read_config
+from builder.config.file import ConfigFile, read_config
 from builder.config.vllm_arguments import TABLE
 from builder.kinds import engine_plan
 from errors.coded_error import CodedError
+from tests.builder.hub_server import HubServer, Repository
 from tests.builder.unpacked_builds import built, example_model
 
 KEYS = {"engine": "vllm"}
@@ -64,6 +65,16 @@ def refusal(**given: Any) -> str:
         ({"quantization": "compressed_tensors"}, "vllm.quantization must be"),
         ({"quantization": "auto-awq"}, "vllm.quantization must be"),
         ({"attention_backend": "flash-attn"}, "vllm.attention_backend must be"),
+        ({"kv_cache_dtype": "FP8"}, "vllm.kv_cache_dtype must be"),
+        ({"load_format": "pickle"}, "vllm.load_format must be"),
+        ({"spec_method": "medusa"}, "vllm.spec_method must be"),
+        ({"speculative_config": {"num_spec_tokens": 3}}, "did you mean num_speculative_tokens?"),
+        ({"speculative_config": {"num_speculative_tokens": 0}}, "num_speculative_tokens must be above 0"),
+        ({"speculative_config": {"target_model_config": {}}}, "is not a key of vllm.speculative_config"),
+        ({"structured_outputs_config": {"backend": "xgramar"}}, "structured_outputs_config.backend must"),
+        ({"compilation_config": {"level": 3}}, "level is not a key of vllm.compilation_config"),
+        ({"quantization_config": {"lineer": {}}}, "did you mean linear?"),
+        ({"kv_transfer_config": {"kv_role": "both"}}, "vllm.kv_transfer_config.kv_role must be one of"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_or_one_that_nothing_can_honour_is_told(given: dict[str, Any], told: str) -> None:
@@ -107,6 +118,70 @@ def test_right_arguments_stay_as_they_are_and_what_is_off_needs_nothing_that_hon
 )
 def test_what_vllm_itself_reads_is_taken_in_its_own_writing(given: dict[str, Any]) -> None:
     assert arguments(**given) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_num_seqs": 256, "max_num_batched_tokens": 64}, "max_num_seqs may be at most max_num_b"),
+        ({"enable_lora": True, "max_loras": 4, "max_cpu_loras": 2}, "max_loras may be at most max_cpu_loras"),
+        ({"max_model_len": 0}, "vllm.max_model_len must be at least 1, or -1 for what fits, but is 0"),
+        ({"decode_context_parallel_size": 2}, "must be a divisor of 1, the number of tensor-parallel ranks"),
+        ({"distributed_executor_backend": "rey"}, "must be one of ray, mp, uni, "),
+        ({"attention_backend": "FLASHINFER", "attention_config": {"backend": "FLASHINFER"}}, "are the same"),
+        ({"speculative_config": {}}, "gives no vllm.speculative_config.model, and no method that needs none"),
+        ({"speculative_config": {"method": "ngram"}}, "gives no vllm.speculative_config.num_spec"),
+        ({"speculative_config": {"method": "eagle3", "num-speculative-tokens": 2}}, "with the method eagle3"),
+        ({"spec_method": "draft_model", "spec_tokens": 2}, "model with the method draft_model; add it"),
+        ({"structured_outputs_config": {"disable_any_whitespace": True}}, "backend xgrammar or guidance too"),
+        ({"kv_transfer_config": {"kv_connector": "NixlConnector"}}, "give vllm.kv_transfer_config.kv_role"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_together_is_told_before_vllm_starts(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(CodedError) as caught:
+        engine_plan(BuildConfig(engine="vllm", model_id="a/b", vllm=given))
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"method": "mtp", "num_speculative_tokens": 1},
+        {"method": "suffix"},
+        {"method": "ngram", "num-speculative-tokens": 3, "prompt_lookup_max": 4},
+        {"model": "/draft", "num_speculative_tokens": 2, "attention_backend": "flash_attn"},
+        {"method": "eagle3", "model": "/draft"},
+        None,
+    ],
+)
+def test_speculation_that_vllm_takes_is_taken(given: dict[str, Any] | None) -> None:
+    engine_plan(BuildConfig(engine="vllm", model_id="a/b", vllm={"speculative_config": given}))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_model_len": 4096}, "must be at most 1024"),
+        ({"tensor_parallel_size": 3}, "must be a divisor of 4, the number of attention heads, but is 3"),
+        ({"enable_expert_parallel": True}, "a llama model has no experts; leave it out"),
+        ({"long_prefill_token_threshold": 2000}, "long_prefill_token_threshold may be at most max_model_len"),
+        (
+            {"enable_chunked_prefill": False, "max_num_batched_tokens": 64},
+            "max_model_len may be at most max_n",
+        ),
+    ],
+)
+def test_what_the_model_excludes_is_told_before_its_weights_are_downloaded(
+    given: dict[str, Any], told: str, tmp_path: Path, hub: HubServer
+) -> None:
+    files = {each.name: each.read_bytes() for each in example_model(tmp_path).iterdir()}
+    hub.repositories["a/b"] = Repository(files)
+    config = BuildConfig(engine="vllm", model_id="a/b", vllm=given)
+    with pytest.raises(CodedError) as caught:
+        build(ConfigFile(config, None, None, ()), tmp_path / "engine.tar", report=lambda line: None)
+    assert told in str(caught.value)
+    assert hub.asked_for("config.json")
+    assert not hub.asked_for("model.safetensors")
 
 
 def test_every_argument_has_a_type() -> None:
@@ -225,7 +300,7 @@ def test_a_wrong_adapter_is_refused(model: Path, tmp_path: Path) -> None:
         ({"speculative_config": {"method": "eagle3", "model": "a/b"}}, True),
         ({"spec_model": "a/b"}, True),
         ({"speculative_config": {"model": "/models/draft"}}, False),
-        ({"speculative_config": {"method": "ngram", "model": "ngram"}}, False),
+        ({"speculative_config": {"model": "ngram", "num_speculative_tokens": 2}}, False),
         ({"speculative_config": None}, False),
     ],
 )
