@@ -27,7 +27,7 @@ def report(effort: Effort) -> str:
     with tempfile.TemporaryDirectory(prefix="cog-triton-bench-") as name:
         measured = dict(_measure_layers(effort, Path(name)))
     first_ms = measured[_SLOT].first_token_ms
-    roles = [role for role in ROLES if any(each.cpu_s[role] for each in measured.values())]
+    roles = [role for role in ROLES if any(each.run.server_cpu_s[role] for each in measured.values())]
     speed, cpu = [], []
     for name, each in measured.items():
         own_ms, gap_s = each.first_token_ms, each.summary.gap_s
@@ -68,7 +68,7 @@ def _verdict(measured: Mapping[str, Measurement]) -> str:
     """Return which layer takes most of a stream's speed, and which process most CPU, in the whole stack."""
     slot, whole = (measured[name].tokens_per_second_per_stream for name in (_SLOT, _WHOLE))
     losses = {"engine slot and Triton": max(PACE - slot, 0.0), "Cog and the runner": max(slot - whole, 0.0)}
-    cpu_s = measured[_WHOLE].cpu_s
+    cpu_s = measured[_WHOLE].run.server_cpu_s
     role, most_s = cpu_s.most_common(1)[0] if cpu_s else ("nothing", 0.0)
     lost = ", ".join(f"{name} {loss:.1f}" for name, loss in losses.items())
     slowest = max(losses, key=losses.__getitem__) if any(losses.values()) else "none"

@@ -1,18 +1,16 @@
 """One load on one place, with what each process spent on it."""
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perf.bench.effort import INPUT_TOKENS
-from perf.load.generator import Run, run
+from perf.load.generator import Run, joined, run
 from perf.load.plan import Plan
 from perf.load.prompt import guessed_prompt
 from perf.load.summary import Summary, summarize
 from perf.load.targets.cog import CogTarget, runner_inputs
 from perf.load.targets.openai import OpenAITarget
 from perf.load.targets.target import Posting, Target, Workload
-from perf.processes import cpu_s_by_role, memory_bytes
+from perf.processes import memory_bytes
 from perf.servers import MODEL, Stack
 
 _BATCH_PAUSE_S = 0.3
@@ -21,10 +19,9 @@ _REQUEST_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Measurement:
-    """``cpu_s`` is by process; ``memory_bytes`` is the server's memory right after."""
+    """``memory_bytes`` is the server's memory right after."""
 
     run: Run
-    cpu_s: Counter[str]
     memory_bytes: int
 
     @property
@@ -49,14 +46,12 @@ class Measurement:
 
     def cpu_s_per_1000_tokens(self, *roles: str) -> float:
         """Return the CPU time of these processes of the server, or of all."""
-        seconds = sum(self.cpu_s[role] for role in roles or self.cpu_s)
+        seconds = sum(self.run.server_cpu_s[role] for role in roles or self.run.server_cpu_s)
         return seconds * 1000 / (self.summary.output_tokens or 1)
 
 
 def measure(stack: Stack, target: Target, plan: Plan) -> Measurement:
-    before = cpu_s_by_role(stack.session)
-    done = run(plan, target)
-    return Measurement(done, cpu_s_by_role(stack.session) - before, memory_bytes(stack.session))
+    return Measurement(run(plan, target, stack.session), memory_bytes(stack.session))
 
 
 def measure_cog(stack: Stack, output_tokens: int, plan: Plan) -> Measurement:
@@ -64,15 +59,9 @@ def measure_cog(stack: Stack, output_tokens: int, plan: Plan) -> Measurement:
 
 
 def measure_in_turns(plan: Plan, rounds: int, *places: tuple[Stack, Target]) -> list[Measurement]:
-    """Measure each place ``rounds`` times in turn, so that all have the same conditions; pool its rounds."""
+    """Measure each place ``rounds`` times in turn, so that all have the same conditions; join its rounds."""
     found = [[measure(stack, target, plan) for stack, target in places] for _ in range(rounds)]
-    return [_pooled(parts) for parts in zip(*found, strict=True)]
-
-
-def _pooled(parts: Sequence[Measurement]) -> Measurement:
-    records = [record for part in parts for record in part.run.records]
-    cpu_s = sum((part.cpu_s for part in parts), Counter[str]())
-    return replace(parts[0], run=replace(parts[0].run, records=records), cpu_s=cpu_s)
+    return [replace(parts[0], run=joined(part.run for part in parts)) for parts in zip(*found, strict=True)]
 
 
 def batches(streams: int, request_s: float, count: int) -> Plan:

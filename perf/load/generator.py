@@ -1,4 +1,7 @@
-"""Send a plan's requests from this process, and read what came back once all is over."""
+"""Send a plan's requests from this process, and read what came back once all is over.
+
+CPU time is that of the load alone, without the reading.
+"""
 
 import asyncio
 import gc
@@ -6,7 +9,7 @@ import math
 import resource
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +18,7 @@ from perf.load.plan import Plan, arrivals
 from perf.load.record import Answer, Record
 from perf.load.response import Response
 from perf.load.targets.target import Target
+from perf.processes import cpu_s_by_role
 
 _MOST_UNREAD_BYTES = 256 << 20
 """Size of the unread answers above which they are read before the end: reading disturbs the times taken."""
@@ -22,10 +26,12 @@ _MOST_UNREAD_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Run:
-    """A load test that was run: its records in order, and what it cost on this side."""
+    """A load test that was run: its records in order, and what it cost on both sides."""
 
     records: list[Record] = field(repr=False)
     client_cpu_s: float
+    server_cpu_s: Counter[str] = field(default_factory=Counter)
+    """Seconds by role of process; empty where the server's process session is not known."""
 
     @property
     def duration_s(self) -> float:
@@ -33,15 +39,17 @@ class Run:
 
 
 class Generator:
-    def __init__(self, plan: Plan, target: Target) -> None:
+    def __init__(self, plan: Plan, target: Target, session: int | None = None) -> None:
         self._plan = plan
         self._target = target
+        self._session = session
         self._http = HttpClient(plan.timeout_s)
         self._unread: deque[tuple[float, float, float, Sequence[Response]]] = deque()
         self._unread_bytes = 0
         self._records: list[Record] = []
         self._left = plan.most_requests or math.inf
-        self.started_s = 0.0
+        self.started_s = self.client_cpu_s = 0.0
+        self.server_cpu_s: Counter[str] = Counter()
 
     async def run(self) -> list[Record]:
         """Return the records of all requests. Times are of ``time.perf_counter``, as is ``started_s``."""
@@ -50,6 +58,7 @@ class Generator:
         await self._http.prepare(self._target.url, self._plan.most_at_once)
         gc.collect()
         gc.disable()  # A collection would stop the clock of every stream.
+        servers_s, own_s = self._servers_cpu_s(), time.process_time()
         try:
             self.started_s = time.perf_counter()
             if self._plan.unit == "rps":
@@ -58,12 +67,17 @@ class Generator:
                 await self._batches()
             else:
                 await asyncio.gather(*(self._one_after_another() for _ in range(self._plan.most_at_once)))
+            self.client_cpu_s = time.process_time() - own_s
+            self.server_cpu_s = self._servers_cpu_s() - servers_s
         finally:
             gc.enable()
             self._http.close()
         while self._unread:
             self._read_next()
         return self._records
+
+    def _servers_cpu_s(self) -> Counter[str]:
+        return Counter() if self._session is None else cpu_s_by_role(self._session)
 
     async def _open_loop(self) -> None:
         running: set[asyncio.Task[None]] = set()
@@ -116,12 +130,21 @@ class Generator:
         self._records.append(Record(scheduled_s, sent_s, ended_s, answer))
 
 
-def run(plan: Plan, target: Target) -> Run:
-    """Run the whole plan. Records come in the order of their schedule."""
-    cpu_before_s = time.process_time()
-    generator = Generator(plan, target)
+def run(plan: Plan, target: Target, session: int | None = None) -> Run:
+    """Run the whole plan. Records come in the order of their schedule. ``session`` is the server's."""
+    generator = Generator(plan, target, session)
     records = asyncio.run(generator.run())
-    return Run(_since(generator.started_s, records), time.process_time() - cpu_before_s)
+    return Run(_since(generator.started_s, records), generator.client_cpu_s, generator.server_cpu_s)
+
+
+def joined(runs: Iterable[Run]) -> Run:
+    """Return the runs as one, in which each begins when the one before it has ended."""
+    records: list[Record] = []
+    client_s, servers_s = 0.0, Counter[str]()
+    for each in runs:
+        records += _since(-max((record.ended_s for record in records), default=0.0), each.records)
+        client_s, servers_s = client_s + each.client_cpu_s, servers_s + each.server_cpu_s
+    return Run(records, client_s, servers_s)
 
 
 async def run_together(loads: Sequence[tuple[Plan, Target]]) -> list[list[Record]]:

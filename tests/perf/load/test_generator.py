@@ -1,19 +1,22 @@
 """Load tests against a server that does what it is told: nothing is lost, nothing is glossed over."""
 
 import contextlib
+import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 
-from perf.load.generator import run
+from perf.load.generator import Run, joined, run
 from perf.load.http import HttpClient, Request
 from perf.load.plan import Plan
 from perf.load.record import Answer
 from perf.load.response import Response
 from perf.load.summary import summarize
+from tests.perf.load import records as made
 from tests.scripted_server import Asked, ScriptedServer, Write, json_answer
 
 
@@ -113,3 +116,27 @@ def test_failures_are_counted_by_reason_and_stop_nothing() -> None:
     assert sorted(summary.errors.values()) == [10, 10]
     assert any("nonsense" in error for error in summary.errors)
     assert summary.failure_rate == 2 / 3
+
+
+def test_joined_runs_have_the_time_and_the_cost_of_all() -> None:
+    runs = [Run([made.record(0, 1), made.record(0, end)], 0.5, Counter({"other": 2.0})) for end in (2, 3, 2)]
+    done = joined(runs)
+    assert [each.ended_s for each in done.records] == [1, 2, 3, 5, 6, 7]
+    assert (done.duration_s, done.client_cpu_s, done.server_cpu_s) == (7, 1.5, {"other": 6.0})
+    summary = summarize(done)
+    assert summary.requests_per_second == 6 / 7
+    assert summary.concurrency.max == 2
+
+
+def test_reading_the_answers_is_no_cost_of_the_load() -> None:
+    class Slow(Plain):
+        def read(self, responses: Sequence[Response]) -> Answer:
+            end_s = time.process_time() + 1
+            while time.process_time() < end_s:
+                pass
+            return super().read(responses)
+
+    with ScriptedServer(lambda asked, write: bool(write(json_answer("{}"))) or True) as server:
+        done = run(Plan("concurrency", 1, 1e6, most_requests=2), Slow(server.url), os.getpid())
+    assert len(done.records) == 2
+    assert done.client_cpu_s < 1
