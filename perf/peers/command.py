@@ -12,6 +12,8 @@ engine sets its own pace: a workload "-paced" is then the same as the one withou
 
 All servers are resident. In each round each workload is put on each of them, in random order, by one client
 process. Ratios are taken within a round. Where the texts are known, each answer is compared with its own.
+Times are p50/p90/p99; with fewer than 100 values, the p99 is between the two largest. An engine that is made
+has a context as long as the workloads need.
 `taskset -c 0-3` before the command lets servers and client use four processors only. Exit status 1 if a
 request failed.
 """
@@ -34,8 +36,9 @@ from perf.options import Options
 from perf.peers.engine import Engine, given_engine, known_engine, standin_engine
 from perf.peers.measure import Rounds, Row
 from perf.peers.report import report
-from perf.peers.servers import NAMES, resident, server_name
+from perf.peers.servers import NAMES, can_serve, resident, server_name
 from perf.peers.workloads import WORKLOADS, Workload, parse_workloads
+from perf.routers import ROUTERS, find_program
 
 _SERVERS = ("vllm-rust", "vllm-1", "slot", "api-1", "cog-events", "cog-json")
 _WORKLOADS = ("32", "256", "32-paced", "256-paced", "starts", "prefix")
@@ -44,13 +47,8 @@ _VLLM_PYTHON = ".venv-vllm/bin/python"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
-    if options.rounds < 1:
-        raise InvalidInput(name="rounds", expected="at least 1", value=options.rounds)
-    if options.result and not options.result.absolute().parent.is_dir():
-        raise InvalidInput(name="result", expected="a file in a folder that exists", value=options.result)
-    if not isinstance(options.arguments, dict) or (options.arguments and not options.model):
-        raise InvalidInput(name="arguments", expected="a JSON object, with --model", value=options.arguments)
     workloads = parse_workloads(options.workloads, None)
+    _check(options, workloads)
     rows: list[Row] = []
     end_s = time.monotonic() + options.limit_s
     with tempfile.TemporaryDirectory(prefix="cog-triton-peers-") as name:
@@ -59,8 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         engines = _engines(options, workloads, folder)
         for engine in engines.values():
             parse_workloads(options.workloads, engine.arguments.get("max_model_len"))
+        if not any(can_serve(name, engine) for name in options.servers for engine in engines.values()):
+            raise InvalidInput(name="servers", expected="able to serve the engine", value=options.servers)
         with resident(options.servers, engines, folder) as endpoints:
             rounds = Rounds(endpoints, workloads, options.seed)
+            rounds.warm_up()
             measured = (row for number in range(options.rounds) for row in rounds.round(number))
             for row in measured:
                 rows.append(row)
@@ -88,17 +89,46 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     servers = "; ".join(f"{name}: {what}" for name, what in NAMES.items())
     servers_help = f"the first one is the reference of ratios. {servers}"
     add("--servers", nargs="+", type=server_name, default=list(_SERVERS), metavar="NAME", help=servers_help)
-    workloads_help = f"some of {', '.join(WORKLOADS)}, or STREAMSxINPUTxOUTPUT"
+    workloads_help = (
+        f"some of {', '.join(WORKLOADS)}, or STREAMSxINPUTxOUTPUT (tokens): four requests a stream"
+    )
     add("--workloads", nargs="+", default=list(_WORKLOADS), metavar="NAME", help=workloads_help)
-    add("--rounds", type=int, default=3, help="how often each workload is measured")
-    limit_help = "end after the first measurement that ends later than this, servers' starts included"
+    add("--rounds", type=int, default=3, help="number of times that each workload is measured")
+    limit_help = "seconds after which no other measurement begins, servers' starts included"
     add("--limit-s", type=float, default=math.inf, metavar="SECONDS", help=limit_help)
-    arguments_help = "vLLM's, for --model; with load_format dummy no text is known, and no weights are read"
-    add("--arguments", type=json.loads, default={}, metavar="OBJECT", help=arguments_help)
-    add("--seed", default="0", help="of the prompts")
+    arguments_help = "vLLM's, in JSON; with load_format dummy no text is known, and no weights are read"
+    add("--arguments", type=_json, default={}, metavar="OBJECT", help=arguments_help)
+    add("--seed", default="0", help="any text: the same one gives the same prompts")
     add("--work", type=Path, metavar="FOLDER", help="for engines, cache and logs; it is kept")
     add("--result", type=Path, metavar="FILE", help="write all figures as JSON")
     return parser.parse_args(arguments)
+
+
+def _check(options: argparse.Namespace, workloads: Mapping[str, Workload]) -> None:
+    """Raise InvalidInput for what argparse does not check, and MissingRequirement for a missing router."""
+    rules = (
+        ("rounds", options.rounds >= 1, "at least 1"),
+        ("limit-s", options.limit_s >= 0, "at least 0"),
+        (
+            "result",
+            not options.result or options.result.absolute().parent.is_dir(),
+            "a file in a folder that exists",
+        ),
+        ("work", not options.work or options.work.is_dir() or not options.work.exists(), "a folder"),
+        ("arguments", isinstance(options.arguments, dict), "a JSON object"),
+        ("arguments", not (options.arguments and options.engine), "absent with --engine, which has its own"),
+        ("model", not (options.model and options.engine), "absent with --engine"),
+    )
+    for name, is_right, expected in rules:
+        if not is_right:
+            value = getattr(options, name.replace("-", "_"))
+            raise InvalidInput(name=name, expected=expected, value=str(value))
+    if set(options.servers) == {"cog-events"} and any(each.is_whole for each in workloads.values()):
+        raise InvalidInput(
+            name="workloads", expected="of streams for cog-events alone", value=options.workloads
+        )
+    for name in set(options.servers) & set(ROUTERS):
+        find_program(ROUTERS[name][0])
 
 
 def _engines(
@@ -109,7 +139,7 @@ def _engines(
     for text in options.engine:
         name, _, rest = text.rpartition("=")
         place, _, python = rest.partition("@")
-        if not place or name in found:
+        if not place or "/" in name or name in found:
             raise InvalidInput(name="engine", expected="NAME=PLACE[@PYTHON], each name once", value=text)
         found[name] = given_engine(place, python or engine_python(), folder / name)
     if found:
@@ -119,7 +149,17 @@ def _engines(
         expected = "the Python of an environment with vLLM (see `make vllm`)"
         raise InvalidInput(name="engine-python", expected=expected, value=python)
     if options.model:
-        return {
-            "": known_engine(options.model, python, folder, list(workloads.values()), **options.arguments)
-        }
-    return {"": standin_engine(python, folder)}
+        made = known_engine(options.model, python, folder, list(workloads.values()), **options.arguments)
+    else:
+        # The executor has no positions, so that the model's own limit means nothing.
+        context = max(1024, *(each.most_tokens for each in workloads.values()))
+        limits = {"max_model_len": context, "hf_overrides": {"max_position_embeddings": context}}
+        made = standin_engine(python, folder, **(limits | options.arguments))
+    return {"": made}
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON") from exc

@@ -78,10 +78,11 @@ def known_engine(
         subprocess.run(command, cwd=SOURCE_ROOT, check=True)
     config = json.loads((model / "config.json").read_text())
     head = config["hidden_size"] // config["num_attention_heads"]
+    most_tokens = max(2048, *(each.most_tokens for each in workloads))
     token_bytes = config["num_hidden_layers"] * config["num_key_value_heads"] * head * 2 * 2
     arguments = {
         "dtype": "bfloat16",
-        "max_model_len": 2048,
+        "max_model_len": min(most_tokens, config["max_position_embeddings"]),
         "max_num_seqs": max(each.streams for each in workloads),
         "max_num_batched_tokens": 8192,
         "gpu_memory_utilization": 0.1,

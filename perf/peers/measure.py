@@ -12,11 +12,13 @@ from perf.load.summary import Summary, summarize
 from perf.peers.requests import Prompts
 from perf.peers.servers import Endpoint
 from perf.peers.workloads import CAPACITY, Words, Workload
-from perf.processes import CORE, cpu_s_by_role, memory_bytes
+from perf.processes import CORE, memory_bytes
 
-_DURATION_S = 500.0
+_DURATION_S = 1e6
 """Time that is more than any closed loop takes."""
-_TIMEOUT_S = 240.0
+_TIMEOUT_S, _TOKEN_TIMEOUT_S = 240.0, 0.5
+"""Time for a request, and for each of its output tokens."""
+_WARM_UP = Workload(64, 64, (32, 32), (8, 8))
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Rounds:
         tokenizers = {each: Tokenizer.from_file(str(each / "tokenizer.json")) for each in folders}
         self._words = {name: Words(tokenizers[at.engine.folder]) for name, at in endpoints.items()}
 
+    def warm_up(self) -> None:
+        """Put a load on each server that is not measured: the first requests of a server take longer."""
+        for _ in self._on_all("warm-up", _WARM_UP, -1):
+            pass
+
     def round(self, number: int) -> Iterator[Row]:
         """Measure each workload on each server, in random order. The first round finds the capacity."""
         for name, workload in self._workloads.items():
@@ -66,7 +73,9 @@ class Rounds:
         plan, count = _closed_loop(workload), workload.requests
         if workload.share_of_capacity is not None:
             rate = workload.share_of_capacity * self._capacity_rps
-            plan = Plan("rps", rate, count / rate, is_poisson=True, timeout_s=_TIMEOUT_S)
+            if not rate:  # The capacity is not known: every request failed.
+                return
+            plan = Plan("rps", rate, count / rate, is_poisson=True, timeout_s=_timeout_s(workload))
             count = len(list(arrivals(plan)))
         able = [each for each, at in self._endpoints.items() if not workload.is_whole or at.kind != "sse"]
         for server in random.sample(able, len(able)):
@@ -75,12 +84,16 @@ class Rounds:
             # Servers get words of their own: several share an engine, which keeps the prompts it has seen.
             prompts = words.prompts(workload, count, f"{self._seed} {number}", words=server)
             target = Prompts(endpoint, prompts, words.tokenizer, is_streaming=not workload.is_whole)
-            before = cpu_s_by_role(endpoint.session)
-            summary = summarize(run(plan, target))
-            spent = cpu_s_by_role(endpoint.session) - before
-            yield Row(name, server, number, summary, dict(spent), memory_bytes(endpoint.session))
+            done = run(plan, target, endpoint.session)
+            memory = memory_bytes(endpoint.session)
+            yield Row(name, server, number, summarize(done), dict(done.server_cpu_s), memory)
 
 
 def _closed_loop(workload: Workload) -> Plan:
     streams = min(workload.streams, workload.requests)
-    return Plan("concurrency", streams, _DURATION_S, most_requests=workload.requests, timeout_s=_TIMEOUT_S)
+    timeout_s = _timeout_s(workload)
+    return Plan("concurrency", streams, _DURATION_S, most_requests=workload.requests, timeout_s=timeout_s)
+
+
+def _timeout_s(workload: Workload) -> float:
+    return _TIMEOUT_S + _TOKEN_TIMEOUT_S * workload.output_tokens[1]

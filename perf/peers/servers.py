@@ -44,6 +44,11 @@ def server_name(text: str) -> str:
     return text
 
 
+def can_serve(name: str, engine: Engine) -> bool:
+    """Return False for vLLM's servers on an engine of another kind."""
+    return name in ROUTERS or not name.startswith("vllm-") or engine.kind == _VLLM
+
+
 @contextmanager
 def resident(names: Sequence[str], engines: dict[str, Engine], folder: Path) -> Iterator[dict[str, Endpoint]]:
     """Start all of them on each engine, ours first; vLLM's only on engines of its kind."""
@@ -64,7 +69,7 @@ def resident(names: Sequence[str], engines: dict[str, Engine], folder: Path) -> 
                     found[full_name] = Endpoint("openai", front.url, front.session, engine)
                 elif not name.startswith("vllm-"):
                     found[full_name] = _endpoint(name, ours, engine)
-                elif engine.kind == _VLLM:
+                elif can_serve(name, engine):
                     found[full_name] = _serve(name, engine, place, opened)
         yield found
 

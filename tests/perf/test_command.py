@@ -25,6 +25,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["soke"], "'soke' is not one of bench, peers"),
         (["bench", "--fast"], "unrecognized arguments: --fast"),
         (["peers", "--servers", "api-0"], "'api-0' is not one of slot, triton-front"),
+        (["peers", "--arguments", "{"], "'{' is not JSON"),
         (["load", "--rate", "1"], "the following arguments are required: --unit, --duration"),
     ],
 )

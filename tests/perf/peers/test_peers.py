@@ -141,8 +141,13 @@ def test_the_standin_engine_fits_every_workload_but_those_for_a_gpu(tmp_path: Pa
         (["--engine-python", "/nowhere/python"], "engine-python must be the Python of an environment"),
         (["--workloads", "0x8x8"], "workloads must be some of 32, 256"),
         (["--engine", "a="], "engine must be"),
-        (["--model", "tiny", "--arguments", "[1]"], "arguments must be a JSON object, with --model"),
-        (["--arguments", '{"seed": 1}'], "arguments must be a JSON object, with --model"),
+        (["--arguments", "[1]"], "arguments must be a JSON object"),
+        (["--arguments", '{"seed": 1}', "--engine", "x"], "arguments must be absent with --engine"),
+        (["--model", "tiny", "--engine", "x"], "model must be absent with --engine"),
+        (["--engine", "a/b=x"], "engine must be"),
+        (["--servers", "cog-events", "--workloads", "256-whole"], "of streams for cog-events alone"),
+        (["--limit-s", "nan"], "limit-s must be at least 0"),
+        (["--work", __file__], "work must be a folder"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(
@@ -150,3 +155,10 @@ def test_a_wrong_option_is_one_sentence(
 ) -> None:
     assert main(["peers", *options]) == 2
     assert named in capsys.readouterr().err
+
+
+def test_servers_of_vllm_alone_refuse_an_engine_of_another_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["peers", "--engine", str(paced_engine(tmp_path, 50)), "--servers", "vllm-1"]) == 2
+    assert "servers must be able to serve the engine" in capsys.readouterr().err
