@@ -16,7 +16,7 @@ def lacking(uses: Mapping[str, str]) -> list[str]:
 
     A part is a field, a member, or a method with its first parameters: ``get(name,timeout)``. A parameter
     after ``*`` may be anywhere: ``get(name,*,timeout)``. All others must have defaults.
-    Raises ImportError if something that the library needs can't be imported.
+    Raises what importing the library raises, if something that it needs is missing or broken.
     """
     return [each for path, parts in uses.items() for each in _lacking(path, parts.split())]
 
@@ -32,9 +32,9 @@ def _lacking(path: str, parts: list[str]) -> list[str]:
     """Return the parts that the name lacks, or the name."""
     try:
         thing = find(path)
-    except (ImportError, AttributeError) as exc:
-        package = path.partition(".")[0]
-        if isinstance(exc, ImportError) and not (exc.name or "").startswith(f"{package}."):
+    except ModuleNotFoundError as exc:
+        is_part = "." in (exc.name or "") and f"{path}.".startswith(f"{exc.name}.")
+        if not is_part:  # A module of the library lacks it, or the library is not there.
             raise
         return [path]
     names = {*dir(thing), *(each for kind in _FIELDS for each in getattr(thing, kind, ()))}

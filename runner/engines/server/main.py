@@ -61,7 +61,8 @@ def serve(start: EngineStart, exit_reason: ExitReason) -> int:
         with start_errors(start.engine_kind):
             engine = load(start, requests, exit_reason)
     except CodedError as exc:
-        log.error("%s", exc, exc_info=exc.__cause__)
+        is_whole = isinstance(exc.__cause__, ModuleNotFoundError)  # The sentence names the package.
+        log.error("%s", exc, exc_info=None if is_whole else exc.__cause__)
         exit_reason.write(exc)
         return 1
     log.info("engine ready: %s", engine.ready)

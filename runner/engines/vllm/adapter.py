@@ -6,7 +6,6 @@ results of a step as one message. vLLM does not detokenize anything.
 
 import importlib
 import logging
-import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from engine.kinds import LORA_FOLDER
 from engine.pooling import read_pooling
-from errors.engines import VllmMissing
 from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.messages import ALL_GUIDE_TYPES, Ready
 from runner.engines.vllm.arguments import (
@@ -73,14 +71,12 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     prepare_environment(arguments, options.get("engine_cache_dir"))
     if _importing is not None:
         _importing.join()
-    try:
-        check_vllm(log.warning)
-        from runner.engines.adapters import Adapters
-        from runner.engines.vllm.client import make_config, start
-        from runner.engines.vllm.engine import VllmEngine
-        from runner.engines.vllm.interface import LoRARequest
-    except ImportError as exc:
-        raise VllmMissing(python=sys.executable, reason=exc) from exc
+    check_vllm(log.warning)
+    from runner.engines.adapters import Adapters
+    from runner.engines.vllm.client import make_config, start
+    from runner.engines.vllm.engine import VllmEngine
+    from runner.engines.vllm.interface import LoRARequest
+
     config = make_config(arguments, pooling)
     with ThreadPoolExecutor(1) as meanwhile:
         has_guides = end_id is not None and pooling is None

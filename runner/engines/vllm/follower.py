@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from engine.pooling import read_pooling
 from errors.coded_error import CodedError
-from errors.engines import VllmEngineDied, VllmMissing
+from errors.engines import VllmEngineDied
 from errors.wire import WireError
 from runner.engines.vllm.arguments import prepare_environment, prepare_import, read_arguments
 from runner.engines.vllm.interface import check_vllm
@@ -37,11 +36,9 @@ def join(
     arguments = read_arguments(engine_dir, options)
     read_ahead(engine_dir, arguments.get("load_format", "auto"))
     prepare_import(cache_dir)
-    try:
-        check_vllm(log.warning)
-        from runner.engines.vllm.client import make_config, start_ranks
-    except ImportError as exc:
-        raise VllmMissing(python=sys.executable, reason=exc) from exc
+    check_vllm(log.warning)
+    from runner.engines.vllm.client import make_config, start_ranks
+
     link, added = join_head(nodes, node_facts(engine_dir, arguments, nodes))
 
     def watch() -> None:

@@ -30,10 +30,13 @@ Behavior that no check at the start can see, and where it is used:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+from errors.coded_error import single_spaced
+from errors.engines import VllmMissing
 from errors.settings import MissingRequirement
 from runner.engines.protocol.library import find, lacking
 
@@ -141,12 +144,13 @@ def __getattr__(name: str) -> Any:
 
 
 def check_vllm(log: Callable[[str], None]) -> None:
-    """Raise E1008 with all that this vLLM lacks; log a version that is not tested.
-
-    Raises ImportError if vLLM, or something that it needs, can't be imported.
-    """
-    found = version("vllm")
-    if missing := lacking(USES):
+    """Raise E1008 with all that this vLLM lacks, E2201 if it can't be imported; log an untested version."""
+    try:
+        found, missing = version("vllm"), lacking(USES)
+    except Exception as exc:  # Importing a broken installation may raise anything.
+        reason = f"{type(exc).__name__}: {single_spaced(exc)}"
+        raise VllmMissing(python=sys.executable, reason=reason) from exc
+    if missing:
         raise MissingRequirement(
             what=f"{', '.join(missing)} in vLLM {found}",
             remedy=f"install vllm=={PINNED_VERSION}, which is supported",

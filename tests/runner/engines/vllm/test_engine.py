@@ -209,6 +209,27 @@ def test_all_that_another_vllm_lacks_is_told_at_once(engine_dir: Path, tmp_path:
         )
 
 
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("raise OSError('libcuda.so.1:\\n  no such file')", "OSError: libcuda.so.1: no such file"),
+        ("import sys\nsys.no_such_thing", "AttributeError: module 'sys' has no attribute 'no_such_thing'"),
+        ("import vllm._C", "ModuleNotFoundError: No module named 'vllm._C'"),
+    ],
+)
+def test_what_importing_a_broken_vllm_raises_is_told(
+    engine_dir: Path, tmp_path: Path, broken: str, told: str
+) -> None:
+    library = tmp_path / "library"
+    shutil.copytree(LIBRARY, library)
+    (library / "vllm" / "envs.py").write_text(broken)
+    with started(engine_dir, make_python(tmp_path / "python", sys.executable, library)) as server:
+        assert server.exit_code() == 1
+        error = str(server.exit_reason.read())
+        assert error.startswith("E2201 VllmMissing: vLLM can't be imported by ")
+        assert f" ({told}); install requirements/vllm.txt there, or name " in error
+
+
 @pytest.mark.slow
 def test_the_servers_options_win_over_the_engines_arguments(engine_dir: Path, python: str) -> None:
     with running(engine_dir, python, max_batch_size="3") as client:
