@@ -17,6 +17,8 @@ ALLOW_VARIABLE = "COG_TRITON_ALLOW_PRIVATE_URLS"
 _NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24")))
 """Metadata services of clouds (Azure; Oracle) that ``is_global`` accepts in some Python version."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_IPV6_INTERNET = ipaddress.ip_network("2000::/3")
+"""Addresses outside may stand for private IPv4 ones, by ``64:ff9b:1::/48`` or ``::ffff:0:0:0/96``."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -72,7 +74,7 @@ def is_public(address: Address) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
-        if address.teredo is not None or address.is_site_local:
+        if address.teredo is not None or address not in _IPV6_INTERNET:
             return False
     is_secret_teller = any(address in network for network in _NOT_PUBLIC)
     return address.is_global and not address.is_multicast and not is_secret_teller
