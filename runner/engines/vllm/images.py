@@ -31,12 +31,17 @@ from runner.engines.vllm.interface import (
 )
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+_JPEG = b"\xff\xd8"
 _SEVERAL_JPEGS = "MPO"
 """Format of a JPEG file with several pictures, as cameras write it."""
 _MAX_PIXELS = 1 << 24
 """Limit of all images of a request together, which are in memory at once."""
 _MAX_RATIO = 50
 """Limit of an image's longer side by the shorter one, which many processors scale to a fixed length."""
+_COSTLY_PARTS = b"\xff\xda", b"\xff\xe1"
+"""Beginnings of scans and of Exif data in a JPEG file, each of which takes long, however few bytes it has."""
+_MOST_PARTS, _BYTES_PER_PART = 100, 1 << 14
+"""Limit of them, and bytes of a file for one more: other data has such beginnings by chance, but fewer."""
 _MAX_WAITING_BYTES = 1 << 28
 """Limit of the files of all images that wait for their turn."""
 _MAX_PREPARED_BYTES = 1 << 30
@@ -162,6 +167,10 @@ def decode(images: Sequence[bytes]) -> list[Any]:
     left = _MAX_PIXELS
     for number, data in enumerate(images, 1):
         name = _named(images, number)
+        num_parts = sum(map(data.count, _COSTLY_PARTS)) if data.startswith(_JPEG) else 0
+        if num_parts > _MOST_PARTS + len(data) // _BYTES_PER_PART:
+            reason = f"its file has {num_parts} scans and parts of Exif data"
+            raise ImageRefused(name=name, reason=reason, remedy="save it again as a JPEG with one scan")
         try:
             # NOTE: vLLM's reader, which decodes them later: a file may be an image of two formats at once.
             with vllm_image.open_image(BytesIO(data)) as image:

@@ -75,6 +75,11 @@ def test_images_and_a_guide_in_one_request(client: Listening) -> None:
     assert client.answer(Submit(11, [IMAGE, 1], 2, GREEDY, images=[b"?"], guide=guide))[1][:5] == "E1017"
 
 
+def jpeg(part: bytes, count: int) -> bytes:
+    """Return a file with many equal parts, of which each has its cost, whatever size the image has."""
+    return b"\xff\xd8" + (b"\xff" + part) * count
+
+
 def two_images() -> bytes:
     """Return a file that is a small WebP, and a large image of another format to other readers."""
     other = b": x\nImage type: L 1 image\nImage size (x*y): 200000*1\n\x1a".ljust(4000, b"\0")
@@ -94,8 +99,10 @@ def two_images() -> bytes:
         (25, png(20_000, 8_000, 1, is_whole=False), "pixels"),
         (26, png(1, 51, 1), "more than 50 times"),
         (27, two_images(), "known format"),
+        (28, jpeg(b"\xda\0\x08\1\1\1\x01\x3f\x02\x7f\xfe\xff\0", 300), "300 scans"),
+        (29, jpeg(b"\xe1\0\x09Exif\0\0a", 300), "300 scans and parts of Exif data"),
     ],
-    ids=["empty", "SVG", "EPS", "cut", "bomb", "smaller bomb", "narrow", "of two formats"],
+    ids=["empty", "SVG", "EPS", "cut", "bomb", "smaller bomb", "narrow", "of two formats", "scans", "Exif"],
 )
 def test_a_hostile_image_is_refused_alone(client: Listening, number: int, image: bytes, says: str) -> None:
     answer = ask(client, number, [IMAGE, 1], image)
