@@ -53,7 +53,7 @@ class SocketSink:
     def log_probs(self, new: Iterable[tuple[int, list[messages.TokenLogProb]]]) -> None:
         self._sender.send(messages.LogProbs(list(new)))
 
-    def cached(self, new: Iterable[tuple[int, int]]) -> None:
+    def cached(self, new: Iterable[tuple[int, ...]]) -> None:
         self._sender.send(messages.Cached(list(new)))
 
     def finished(
@@ -63,11 +63,8 @@ class SocketSink:
         sequences: list[list[int]] | None = None,
         embedding: bytes | None = None,
         drafted: tuple[int, int] | None = None,
-        prompt_tokens: int | None = None,
     ) -> None:
-        self._sender.send(
-            messages.Finished(request_id, reason, sequences, embedding, None, drafted, prompt_tokens)
-        )
+        self._sender.send(messages.Finished(request_id, reason, sequences, embedding, None, drafted))
 
     def failed(self, request_id: int, error: Exception) -> None:
         coded = as_coded(error, EngineFailed, self._engine_kind)

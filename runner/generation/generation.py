@@ -245,9 +245,9 @@ class Generation:
         tokens, reason = output.tokens, output.finish_reason
         if output.cached_tokens is not None:
             self.cached_token_count = output.cached_tokens
+        self.input_token_count = output.prompt_tokens or self.input_token_count
         if reason is not None:
             self.embedding, self.drafted = output.embedding, output.drafted
-            self.input_token_count = output.prompt_tokens or self.input_token_count
             self.budget.received_last(output.times_s, arrived_s)
         if tokens:
             self._meter.received(len(tokens), arrived_s)

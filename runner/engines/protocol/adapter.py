@@ -23,8 +23,8 @@ class Sink(Protocol):
     def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
         """Take a value for each of the tokens that ``tokens`` gets next, of requests that want them."""
 
-    def cached(self, new: Iterable[tuple[int, int]]) -> None:
-        """Take the numbers of prompt tokens that were not computed: (request id, number) pairs.
+    def cached(self, new: Iterable[tuple[int, ...]]) -> None:
+        """Take the numbers of prompt tokens that were not computed: see ``Cached``.
 
         They are sent to the client with its next tokens, or its end.
         """
@@ -36,7 +36,6 @@ class Sink(Protocol):
         sequences: list[list[int]] | None = None,
         embedding: bytes | None = None,
         drafted: tuple[int, int] | None = None,
-        prompt_tokens: int | None = None,
     ) -> None:
         """End a request that holds nothing any more. Called exactly once, unless ``failed`` is.
 

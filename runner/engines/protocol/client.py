@@ -173,9 +173,10 @@ class _Connection(asyncio.Protocol):
                             if (stream := find(request_id)) is not None:
                                 stream.output.log_probs += log_probs
                     case Cached(new=counts):
-                        for request_id, count in counts:
+                        for request_id, count, *prompt_tokens in counts:
                             if (stream := find(request_id)) is not None:
                                 stream.output.cached_tokens = count
+                                stream.output.prompt_tokens = next(iter(prompt_tokens), None)
                     case Statistics():
                         self.alive_s, self.statistics = time.monotonic(), message
                     case Ready():

@@ -267,8 +267,8 @@ class LogProbs(msgspec.Struct, frozen=True, tag=True):
 class Cached(msgspec.Struct, frozen=True, tag=True):
     """Numbers of prompt tokens that were cached, sent once for each request by engines that know them."""
 
-    new: list[tuple[int, int]]
-    """(request id, number of tokens) pairs."""
+    new: list[tuple[int, ...]]
+    """(request id, number of tokens) pairs; a third number counts the tokens of a prompt with images."""
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -284,8 +284,6 @@ class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Times when the engine server received the request, and its last token, by ``perf_counter``."""
     drafted: tuple[int, int] | None = None
     """Numbers of draft tokens of speculative decoding that were accepted and rejected; None: not known."""
-    prompt_tokens: int | None = None
-    """Number of tokens of the prompt with its images; None: those of ``input_ids``."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -323,9 +321,9 @@ class Output(msgspec.Struct, eq=False):
     finish_reason: FinishReason | None = None
     """Reason in the last output."""
     times_s: tuple[float, float] | None = None
-    """Times, the embedding, the draft tokens and the prompt's tokens: see ``Finished``."""
+    """Times, the embedding and the draft tokens: see ``Finished``."""
     drafted: tuple[int, int] | None = None
-    prompt_tokens: int | None = None
     cached_tokens: int | None = None
-    """Count in one output of a request: see ``Cached``."""
+    """Counts in one output of a request: see ``Cached``."""
+    prompt_tokens: int | None = None
     embedding: bytes | None = None

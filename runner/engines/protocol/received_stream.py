@@ -86,7 +86,6 @@ class ReceivedStream:
         self.output.times_s = message.times_s
         self.output.embedding = message.embedding
         self.output.drafted = message.drafted
-        self.output.prompt_tokens = message.prompt_tokens
         self.is_ended = True
         if not self.has_output:
             self.has_output = True

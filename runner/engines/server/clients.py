@@ -4,6 +4,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -104,7 +105,7 @@ class ClientConnection:
         self._running: dict[int, Request] = {}
         self._lock = threading.Lock()
         """Lock of the following answers of the next frame. ``_messages`` come after the tokens."""
-        self._cached: list[tuple[int, int]] = []
+        self._cached: list[tuple[int, ...]] = []
         self._tokens: list[tuple[int, list[int]]] = []
         self._log_probs: list[tuple[int, list[TokenLogProb]]] = []
         self._messages: list[ToClient] = []
@@ -163,10 +164,10 @@ class ClientConnection:
                 if self._running.get(request_id) is request:
                     del self._running[request_id]
 
-    def cached(self, request: Request, count: int) -> None:
+    def cached(self, request: Request, counts: Sequence[int]) -> None:
         """See ``runner.engines.server.requests.Client``."""
         with self._lock:
-            self._cached.append((request.submit.request_id, count))
+            self._cached.append((request.submit.request_id, *counts))
 
     def flush(self) -> None:
         """Send the answers. An error ends this connection and nothing else."""

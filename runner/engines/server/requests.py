@@ -4,7 +4,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -49,7 +49,7 @@ class Client(Protocol):
     ) -> None:
         """Send tokens and an end with the next ``flush``."""
 
-    def cached(self, request: "Request", count: int) -> None:
+    def cached(self, request: "Request", counts: Sequence[int]) -> None:
         """Send ``Cached`` with the next ``flush``. Called from the engine's thread."""
 
     def flush(self) -> None: ...
@@ -76,7 +76,6 @@ class Request:
     """Results of a beam search, set before its end."""
     embedding: bytes | None = None
     drafted: tuple[int, int] | None = None
-    prompt_tokens: int | None = None
 
 
 class Requests:
@@ -161,10 +160,10 @@ class Requests:
                 request.log_probs += map(_finite, values)
                 request.num_log_probs += len(values)
 
-    def cached(self, new: Iterable[tuple[int, int]]) -> None:
-        for number, count in new:
+    def cached(self, new: Iterable[tuple[int, ...]]) -> None:
+        for number, *counts in new:
             if (request := self._running.get(number)) is not None:
-                request.client.cached(request, count)
+                request.client.cached(request, counts)
 
     def finished(
         self,
@@ -173,11 +172,8 @@ class Requests:
         sequences: list[list[int]] | None = None,
         embedding: bytes | None = None,
         drafted: tuple[int, int] | None = None,
-        prompt_tokens: int | None = None,
     ) -> None:
         request = self._running.get(request_id)
-        if prompt_tokens is not None and request is not None:
-            request.prompt_tokens = prompt_tokens
         if sequences is not None and request is not None:
             self._metrics.received(sum(map(len, sequences)))
             request.sequences = sequences
@@ -260,7 +256,7 @@ class Requests:
         elif end is not None:
             times_s = (request.arrival_s, request.last_token_s) if request.submit.returns_times else None
             results = request.sequences, request.embedding
-            message = Finished(client_id, end, *results, times_s, request.drafted, request.prompt_tokens)
+            message = Finished(client_id, end, *results, times_s, request.drafted)
         request.client.respond(request, tokens, log_probs, message)
         self._answered.add(request.client)
         if isinstance(end, CodedError) and not self._is_broken:

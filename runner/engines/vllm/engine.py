@@ -133,7 +133,7 @@ class VllmEngine:
         if error is not None:
             self._fail(message.request_id, error)
         elif request is not None:
-            request.prompt_tokens = len(message.prompt_token_ids)
+            request.prompt_tokens = (len(message.prompt_token_ids),)
             if guide is None:
                 self._add_late(message)
             else:
@@ -237,7 +237,7 @@ class VllmEngine:
         """Report one step: all its tokens in one call, then the ends."""
         new: list[tuple[int, list[int]]] = []
         log_probs: list[tuple[int, list[TokenLogProb]]] = []
-        cached: list[tuple[int, int]] = []
+        cached: list[tuple[int, ...]] = []
         ended: list[EngineCoreOutput] = []
         for output in outputs.outputs:
             request = self._running.get(output.request_id)
@@ -246,7 +246,9 @@ class VllmEngine:
             tokens, is_stopped = request.take(output.new_token_ids)
             if output.prefill_stats is not None:  # In the first output alone.
                 request.has_begun = True
-                cached.append((request.request_id, output.prefill_stats.num_cached_tokens))
+                cached.append(
+                    (request.request_id, output.prefill_stats.num_cached_tokens, *request.prompt_tokens)
+                )
             if tokens:
                 new.append((request.request_id, tokens))
                 if output.new_logprobs is not None:
@@ -329,8 +331,7 @@ class VllmEngine:
     ) -> None:
         request = self._forget(key)
         if request is not None:
-            counts = drafted, request.prompt_tokens
-            self._sink.finished(request.request_id, reason, None, embedding, *counts)
+            self._sink.finished(request.request_id, reason, None, embedding, drafted)
 
     def _fail(self, key: str, error: CodedError) -> None:
         request = self._forget(key)

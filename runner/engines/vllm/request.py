@@ -196,8 +196,8 @@ class Running:
         self.lora, self.lora_name = lora, request.lora_name
         self.has_begun = False
         """True once vLLM has computed its prompt."""
-        self.prompt_tokens: int | None = None
-        """Number of tokens of a prompt with images, once these are prepared."""
+        self.prompt_tokens: tuple[int, ...] = ()
+        """Number of tokens of a prompt with images, once these are prepared; empty without any."""
         self._end_ids = {request.end_id, guide_end_id if request.guide else None} - {None}
         self.min_tokens = request.min_tokens
         self.aborted_for: messages.FinishReason | None = None

@@ -82,9 +82,9 @@ class WritingModel:
         self.prompts.append(submit.input_ids)
         ids = TOKENIZER.encode(self.text, add_special_tokens=False).ids[: submit.max_tokens]
         for at in range(0, len(ids), self.step_tokens):
-            yield Output(ids[at : at + self.step_tokens])
+            yield Output(ids[at : at + self.step_tokens], prompt_tokens=self.prompt_tokens)
         reason: FinishReason = "length" if len(ids) == submit.max_tokens else self.reason
-        yield Output([], finish_reason=reason, drafted=self.drafted, prompt_tokens=self.prompt_tokens)
+        yield Output([], finish_reason=reason, drafted=self.drafted)
 
     def _generation(self, request: GenerationRequest, call: Call) -> Generation:
         self.keys.append(call.api_key)

@@ -100,7 +100,7 @@ class Listening:
 
     def _new(self, kind: type[Tokens | LogProbs | Cached], request_id: int) -> list[Any]:
         batches = [message.new for message in self.messages if isinstance(message, kind)]
-        return [new for batch in batches for its_id, new in batch if its_id == request_id]
+        return [new for batch in batches for its_id, new, *_ in batch if its_id == request_id]
 
     def tokens(self, request_id: int) -> list[int]:
         return [*chain.from_iterable(self._new(Tokens, request_id))]

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from perf.peers.engine import standin_engine
-from runner.engines.protocol.messages import Cancel, Guide, Sampling, Submit
+from runner.engines.protocol.messages import Cached, Cancel, Guide, Sampling, Submit
 from runner.engines.vllm.arguments import ENGINE_KIND
 from tests.runner.api.alone import APIAlone
 from tests.runner.api.image_bodies import CHAT, MESSAGES, RESPONSES, image_body, png
@@ -52,6 +52,11 @@ def ask(client: Listening, number: int, prompt: list[int], *images: bytes, max_t
     return client.answer(Submit(number, prompt, max_tokens, GREEDY, images=list(images)))[1]
 
 
+def counts(client: Listening, number: int) -> list[list[int]]:
+    batches = [message.new for message in client.messages if isinstance(message, Cached)]
+    return [counts for batch in batches for its_id, *counts in batch if its_id == number]
+
+
 def test_an_image_is_part_of_the_prompt_and_of_the_key_of_its_prefix(client: Listening) -> None:
     assert client.ready.max_images == 32
     prompt = [*range(40), IMAGE, *range(40)]
@@ -59,13 +64,12 @@ def test_an_image_is_part_of_the_prompt_and_of_the_key_of_its_prefix(client: Lis
     for number, image, cached in ((1, one, 0), (2, one, 80), (3, other, 32), (4, one, 80)):
         answer = client.answer(Submit(number, prompt, 2, GREEDY, images=[image]))
         assert answer == ([40, 41], "length")
-        assert client.finished(number).prompt_tokens == 80 + IMAGE_TOKENS
-        assert client.cached(number) == [cached], number
+        assert counts(client, number) == [[cached, 80 + IMAGE_TOKENS]], number
     two = Submit(5, [IMAGE, 1, IMAGE, 5], 1, GREEDY, images=[one, other])
     assert client.answer(two) == ([6], "length")
-    assert client.finished(5).prompt_tokens == 2 + 2 * IMAGE_TOKENS
+    assert counts(client, 5) == [[0, 2 + 2 * IMAGE_TOKENS]]
     assert client.answer(Submit(6, [7], 1, GREEDY)) == ([8], "length")
-    assert client.finished(6).prompt_tokens is None
+    assert counts(client, 6) == [[0]]
 
 
 def test_images_and_a_guide_in_one_request(client: Listening) -> None:
