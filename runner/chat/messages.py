@@ -152,7 +152,8 @@ def _text_part(part: object, place: str) -> str:
         raise ImagesUnsupported(name=place, reason="only text is taken here", remedy=remedy)
     if kind not in ("text", "refusal"):
         value = part if kind is None else kind
-        raise InvalidInput(name=place, expected='of type "text", as the model takes no other', value=value)
+        expected = 'of type "text", or "image_url" for a model with images'
+        raise InvalidInput(name=place, expected=expected, value=value)
     if not isinstance(text, str):
         raise InvalidInput(name=f"{place}.{kind}", expected="a text", value=text)
     return text

@@ -27,7 +27,7 @@ class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
 
 
 class Base64Source(msgspec.Struct, tag_field="type", tag="base64"):
-    media_type: str
+    media_type: Annotated[str, Meta(pattern="^image/")]
     data: str
 
     @property

@@ -8,10 +8,8 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
 from engine.download.address import allows_private_urls
@@ -19,35 +17,38 @@ from engine.download.body import Body, Transfer
 from engine.download.http import Client
 from engine.kinds import supports
 from errors.coded_error import CodedError
-from errors.download import AddressRefused
+from errors.download import AddressRefused, SourceUnsupported
 from errors.engines import EngineCrashed
 from errors.requests import ImageRefused, ImagesUnsupported
 from runner.api.generations import PromptRequest, RemoteImage
 from runner.api.openai.bodies import Object
 from runner.api.served import Served
 from runner.api.validation import convert
+from runner.chat.messages import IMAGE_PARTS
 from runner.engines.protocol.checks import check_images
 
-_TYPE = "image_url"
-_DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,", re.IGNORECASE)
+_DATA_URL = re.compile(r"data:image/[\w.+-]+(;[^;,]{0,99}){0,9};base64,", re.IGNORECASE)
+_WEB_URL = re.compile("https?://", re.IGNORECASE)
+_TOLD = {AddressRefused: "its host is not public", SourceUnsupported: "it is no valid URL of a host"}
+"""Reasons in place of an error's own sentence, which has an address, or a remedy for builders."""
 _MARK_DIGITS = 24
 _MAX_BYTES = 8 << 20
 """Limit of all images of a request that are fetched."""
 _READ_BYTES = 1 << 18
 _FETCH_S = 30.0
 """Limit of the time in which all images of a request are fetched."""
-_TRANSFER = Transfer(attempts=2, timeout_s=10.0)
-_NUM_THREADS = 4
+_TRANSFER = Transfer(attempts=2, timeout_s=10.0, longest_retry_after_s=0.0)
+_NUM_THREADS = 16
 
 _threads = ThreadPoolExecutor(_NUM_THREADS, "images")
 """Threads that fetch: slow servers of images make only requests with images wait."""
 
 
 class _ImageURL(msgspec.Struct):
-    url: Annotated[str, Meta(min_length=1)]
+    url: str
 
 
-class _Part(msgspec.Struct):
+class _Part(msgspec.Struct, tag_field="type", tag="image_url"):
     image_url: _ImageURL
 
 
@@ -93,7 +94,7 @@ def take_images(messages: list[Object], served: Served, num_texts: int) -> Taken
 
 
 def _is_image(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") == _TYPE
+    return isinstance(part, dict) and part.get("type") in IMAGE_PARTS
 
 
 def _image(place: str, url: str, takes_public: bool) -> bytes | RemoteImage:
@@ -101,12 +102,18 @@ def _image(place: str, url: str, takes_public: bool) -> bytes | RemoteImage:
         try:
             return base64.b64decode(url[match.end() :], validate=True)
         except ValueError as exc:
-            reason = f"its data URL is not valid base64 ({exc})"
-            raise ImageRefused(name=place, reason=reason, remedy="send it again") from exc
-    if not takes_public or url[:5].lower() == "data:":
+            reason = f"its data is not valid base64 ({exc})"
+            remedy = "encode it with padding, and without line breaks and the URL-safe characters - and _"
+            raise ImageRefused(name=place, reason=reason, remedy=remedy) from exc
+    if not takes_public or not _WEB_URL.match(url):
         remedy = "send it as data:image/png;base64,... or with another type of image"
-        remedy += "" if takes_public else "; the operator of this server can set IMAGE_URLS=public"
-        raise ImageRefused(name=place, reason="its URL is no data URL with an image in base64", remedy=remedy)
+        other = (
+            "send an http or https URL"
+            if takes_public
+            else "the operator of this server can set IMAGE_URLS=public"
+        )
+        reason = "its URL is no data URL with an image in base64"
+        raise ImageRefused(name=place, reason=reason, remedy=f"{remedy}; {other}")
     return RemoteImage(place, url)
 
 
@@ -164,7 +171,7 @@ class _Fetch:
             except ImageRefused:
                 raise
             except CodedError as exc:
-                told = "its host is not public" if isinstance(exc, AddressRefused) else exc.sentence
+                told = _TOLD.get(type(exc)) or exc.sentence
                 reason = f"its URL can't be fetched ({told.rstrip('.')})"
                 raise ImageRefused(name=image.place, reason=reason, remedy="send it as a data URL") from exc
         return content

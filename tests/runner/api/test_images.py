@@ -110,7 +110,8 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
-def test_an_image_reaches_the_engine_at_its_place(model: WritingModel, path: str) -> None:
+def test_an_image_reaches_the_engine_at_its_place(tmp_path: Path, path: str) -> None:
+    model = model_of(tmp_path, STOP_SEQUENCES="city")  # The engine is told to end, and does not tell more.
     model.prompt_tokens = 600
     usage = model.ask(path, **image_body(path, DATA_URL))["usage"]
     assert model.images == [[CONTENT]]
@@ -125,8 +126,11 @@ def test_a_text_can_not_pass_for_an_image(model: WritingModel) -> None:
     model.ask(CHAT, messages=[{"role": "user", "content": [*two, text]}])
     assert TOKENIZER.decode(model.prompts[0]) == f"user: (image)(image){text['text']};"
     assert model.images == [[CONTENT, CONTENT]]
-    answer = model.post(CHAT, messages=[{"role": "user", "content": [*two, {"type": "image"}]}])
-    assert answer.json()["error"]["code"] == "E1016"
+    for kind in ("image", "input_image"):
+        answer = model.post(CHAT, messages=[{"role": "user", "content": [*two, {"type": kind}]}])
+        error = answer.json()["error"]
+        assert error["code"] == "E1005"
+        assert f"messages[0].content[2].type must be image_url, but is '{kind}'" in error["message"]
 
 
 def test_messages_without_images_reach_the_template_as_texts(model: WritingModel) -> None:
@@ -151,6 +155,12 @@ def test_a_template_without_a_place_for_images_is_told(tmp_path: Path, source: s
     assert "no place for images" in error["message"]
 
 
+@pytest.mark.parametrize("parameters", ["", ";charset=utf-8", ";name=a.png;x"])
+def test_a_data_url_may_have_parameters(model: WritingModel, parameters: str) -> None:
+    model.ask(CHAT, **image_body(CHAT, f"DATA:image/png{parameters};base64,{ENCODED}"))
+    assert model.images == [[CONTENT]]
+
+
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
 @pytest.mark.parametrize(
     ("url", "says"),
@@ -158,10 +168,10 @@ def test_a_template_without_a_place_for_images_is_told(tmp_path: Path, source: s
         ("https://example.com/a.png", "IMAGE_URLS=public"),
         ("file:///etc/passwd", "IMAGE_URLS=public"),
         ("data:image/png,x", "base64"),
-        ("data:text/html;base64,QUJD", "base64"),
         ("data:image/png;base64,?", "base64"),
         ("data:image/png;base64,QUJ", "base64"),
         ("x", "data URL"),
+        ("", "data URL"),
     ],
 )
 def test_a_url_that_is_no_image_is_refused_by_its_place(

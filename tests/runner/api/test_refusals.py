@@ -63,7 +63,7 @@ def test_a_field_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    "source", [{"type": "url", "url": URL}, {"type": "base64", "media_type": "x", "data": "?"}]
+    "source", [{"type": "url", "url": URL}, {"type": "base64", "media_type": "image/x", "data": "?"}]
 )
 def test_images_are_refused_by_each_endpoint(api: API, source: dict[str, str]) -> None:
     messages = [{"role": "user", "content": [{"type": "image", "source": source}]}]
