@@ -217,8 +217,8 @@ class Generation:
         start_s = time.perf_counter()
         input_ids = await request.prompt_ids.get(self._model.tokenizing)
         self.budget.tokenize_s = time.perf_counter() - start_s
-        self.input_token_count = len(input_ids)
         message = submit_message(request, self._model, input_ids)
+        self.input_token_count = len(input_ids)
         self._continue(request, input_ids)
         request.prompt_tokens.add(len(input_ids))
         self._meter.sent(self.budget.tokenize_s)
