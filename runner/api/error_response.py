@@ -72,6 +72,7 @@ _FIELDS = {
     "num_top_log_probs": "top_logprobs",
     "logit_bias_ids": "logit_bias",
     "logit_bias_values": "logit_bias",
+    "lora_name": "model",
 }
 """Fields by the names of the slot's tensors, where they differ."""
 
