@@ -252,7 +252,8 @@ class VllmEngine:
             if tokens:
                 new.append((request.request_id, tokens))
                 if output.new_logprobs is not None:
-                    log_probs.append((request.request_id, token_log_probs(output.new_logprobs, len(tokens))))
+                    counts = len(tokens), request.num_top_log_probs
+                    log_probs.append((request.request_id, token_log_probs(output.new_logprobs, *counts)))
             if is_stopped:
                 self._abort(output.request_id, "stop")
             elif output.finish_reason is not None:

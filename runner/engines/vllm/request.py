@@ -134,9 +134,13 @@ def _choice(sampling: Sampling) -> dict[str, float | int | None]:
     }
 
 
-def token_log_probs(lists: LogprobsLists, count: int) -> list[TokenLogProb]:
-    """Convert a step's first ``count`` tokens: in a row the chosen token, then the likeliest."""
-    ids, values = lists.logprob_token_ids[:count].tolist(), lists.logprobs[:count].tolist()
+def token_log_probs(lists: LogprobsLists, count: int, num_top: int) -> list[TokenLogProb]:
+    """Convert a step's first ``count`` tokens: in a row the chosen token, then the likeliest.
+
+    NOTE: vLLM's rows are as long as the request of the batch that asks for the most needs.
+    """
+    part = slice(count), slice(1 + num_top)
+    ids, values = lists.logprob_token_ids[part].tolist(), lists.logprobs[part].tolist()
     return [
         TokenLogProb(row[0], list(zip(row_ids[1:], row[1:], strict=True)))
         for row_ids, row in zip(ids, values, strict=True)
@@ -186,7 +190,8 @@ class Running:
 
     __slots__ = (
         *("_end_ids", "_long_words", "_tokens"),
-        *("aborted_for", "has_begun", "lora", "lora_name", "min_tokens", "prompt_tokens", "request_id"),
+        *("aborted_for", "has_begun", "lora", "lora_name", "min_tokens", "num_top_log_probs"),
+        *("prompt_tokens", "request_id"),
     )
 
     def __init__(
@@ -199,7 +204,7 @@ class Running:
         self.prompt_tokens: tuple[int, ...] = ()
         """Number of tokens of a prompt with images, once these are prepared; empty without any."""
         self._end_ids = {request.end_id, guide_end_id if request.guide else None} - {None}
-        self.min_tokens = request.min_tokens
+        self.min_tokens, self.num_top_log_probs = request.min_tokens, request.num_top_log_probs
         self.aborted_for: messages.FinishReason | None = None
         """Reason, if the request ends before vLLM ends it: cancelled, or at a stop word."""
         # vLLM supports stop words of one token. Longer ones are searched here.

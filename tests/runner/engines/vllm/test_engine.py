@@ -60,8 +60,14 @@ def test_log_probs_come_for_who_wants_them(engine: Listening) -> None:
     engine.send(Submit(12, [7], 4, GREEDY))
     wanting = Submit(11, [7], 50, GREEDY, stop_words=[[9, 10]], wants_log_probs=True)
     assert engine.answer(wanting)[0] == [8, 9, 10]
-    assert [each.value for each in engine.log_probs(11)] == [-0.008, -0.009, -0.01]
+    assert [(each.value, each.top) for each in engine.log_probs(11)] == [
+        (-0.008, []),
+        (-0.009, []),
+        (-0.01, []),
+    ]
     assert engine.log_probs(12) == []
+    assert engine.answer(Submit(13, [7], 1, GREEDY, wants_log_probs=True, num_top_log_probs=2))[0] == [8]
+    assert [each.top for each in engine.log_probs(13)] == [[(8, -0.008), (1, -0.001)]]
 
 
 def test_tokens_of_the_prompt_that_vllm_had_already_are_told_once(engine: Listening) -> None:

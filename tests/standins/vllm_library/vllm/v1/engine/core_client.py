@@ -216,8 +216,11 @@ class SyncMPClient:
             made.append(self._next([*prompt, *made], parameters, shift))
             output.new_token_ids = made[-2:]
         if parameters.logprobs is not None:
+            # Rows are as long as the request of the batch that asks for the most needs: for 3 tokens.
+            ids = [made[-1], made[-1], 1, 2]
+            values = [-each / 1000 for each in ids]
             output.new_logprobs = SimpleNamespace(
-                logprob_token_ids=np.array([made[-1:]]), logprobs=np.array([[-made[-1] / 1000]])
+                logprob_token_ids=np.array([ids]), logprobs=np.array([values])
             )
         if len(made) < parameters.min_tokens:
             return output
