@@ -10,7 +10,7 @@ from builder.config.file import ConfigFile
 from builder.sizes.fit import Demand, MainMemory, demand, fit_gpus, main_memory
 from builder.sizes.memory import GpuModel, weight_bytes
 from builder.sizes.model_shape import UnknownShape, shape_of
-from builder.sizes.precision import measured, running_precision, stored_precision
+from builder.sizes.precision import measured, num_parameters, running_precision, stored_precision
 from builder.survey import Survey
 from builder.weights.files import need_space
 from engine.kinds import KINDS
@@ -61,8 +61,8 @@ def _fit_memory(fit: MachineFit, found: Survey, *, embeds: bool) -> None:
     values, config = found.values, fit.config
     shape = shape_of(values)
     gpus = () if KINDS[config.engine_kind].runs_gguf else visible_gpus()
-    stored = measured(shape, stored_precision(values), found.weight_bytes)
-    fit.rows["model"] += f", {count_in_words(shape.num_parameters)} parameters"
+    stored = measured(shape, stored_precision(values), found.weight_bytes, found.weight_dtype)
+    fit.rows["model"] += f", {count_in_words(num_parameters(shape, stored))} parameters"
     fit.rows["weights"] = f"{in_words(weight_bytes(shape, stored))} ({stored.words})"
     needs_gpu = KINDS[config.engine_kind].needs_gpu
     precision = running_precision(stored, config.dtype, on_cpu=not gpus, half=needs_gpu)

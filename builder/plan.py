@@ -61,7 +61,7 @@ def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> 
         with open_work(file, lambda line: None, None) as work:
             found = survey(file.config, work, with_weights=planned.takes_weights)
         planned.embeds = MODULES_NAME in found.sizes_bytes
-        planned.file_bytes = found.weight_bytes
+        planned.file_bytes, planned.file_dtype = found.weight_bytes, found.weight_dtype
         if planned.embeds:
             yield "task          embeddings, at /v1/embeddings"
         verb, at = ("model files", "") if found.revision is None else ("download", f" at {found.revision}")

@@ -57,6 +57,8 @@ class EnginePlan(ABC):
     """True if the model makes embeddings. It is known once the model's files are listed."""
     file_bytes: int | None = None
     """Size of the model's files of weights. It is known once they are listed."""
+    file_dtype: str | None = None
+    """Commonest data type of the weights in these files; None if it is not known."""
     notes: Sequence[str] = ()
     """Notes for the config's author; they do not depend on the model."""
 

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from builder.config.config import BuildConfig
-from builder.weights.checkpoint import read_config
+from builder.weights.checkpoint import read_config, safetensors_dtype
 from builder.weights.hub import Hub, Snapshot
 from builder.weights.model_files import Model, Sources, identity
 from builder.weights.weights import obtain_model, wanted_names
@@ -32,6 +32,8 @@ class Survey:
     """Sizes by name; None for a file for which the Hub has none."""
     missing_bytes: int
     """Bytes to be downloaded."""
+    weight_dtype: str | None = None
+    """Commonest data type of the weights in the files; None if it is not known."""
     is_converted: bool = True
     """True if weights in another format become safetensors."""
 
@@ -64,7 +66,9 @@ def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Surv
     if config.model_path is not None or config.model_tar_url is not None:
         model = obtain_model(config, sources, with_weights=with_weights)
         sizes: dict[str, int | None] = {name: path.stat().st_size for name, path in model.files.items()}
-        return Survey(None, identity(model), _values(config, model), sizes, 0, is_converted)
+        weights = [name for name in sizes if name.endswith(".safetensors")]
+        dtype = safetensors_dtype(model, weights)
+        return Survey(None, identity(model), _values(config, model), sizes, 0, dtype, is_converted)
     assert config.model_id is not None, "a checked config names a model"
     hub = Hub(token=sources.hf_token, cache=sources.cache)
     snapshot = hub.snapshot(config.model_id, config.revision)
@@ -78,7 +82,9 @@ def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Surv
     else:
         read = {"config.json"} & set(snapshot.names) if config.gguf_file is None else set(names)
         values = _values(config, Model(config.model_name, snapshot.commit, hub.fetch(snapshot, read, None)))
-    return Survey(snapshot.commit, snapshot.commit, values, sizes, missing_bytes, is_converted)
+    return Survey(
+        snapshot.commit, snapshot.commit, values, sizes, missing_bytes, snapshot.weight_dtype, is_converted
+    )
 
 
 def _announced_values(hub: Hub, snapshot: Snapshot, config: BuildConfig) -> Mapping[str, Any]:

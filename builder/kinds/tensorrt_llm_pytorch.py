@@ -10,7 +10,6 @@ from builder.config.llm_arguments import TABLE
 from builder.kinds.adapters import check_rank
 from builder.kinds.weights_plan import WeightsPlan
 from builder.sizes.fit import MemoryArguments
-from builder.sizes.precision import cache_dtype
 from builder.steps import Work
 from builder.weights.checkpoint import ModelConfig
 from engine.adapters import TENSORRT_LLM_MODULES, AdapterShape
@@ -48,9 +47,7 @@ class Plan(WeightsPlan):
         self.arguments["max_seq_len"] = work.facts.max_seq_len
 
     def memory_arguments(self) -> MemoryArguments:
-        return MemoryArguments(
-            kv_dtype=cache_dtype((self.arguments.get("kv_cache_config") or {}).get("dtype"))
-        )
+        return MemoryArguments(kv_dtype=(self.arguments.get("kv_cache_config") or {}).get("dtype"))
 
     def lora_arguments(self, adapters: list[AdapterShape]) -> dict[str, Any]:
         """Return the capacity for all adapters, their largest rank and the modules that they change."""

@@ -29,6 +29,7 @@ class Plan(EnginePlan):
             embeds=self.embeds,
             batch_size=config.max_batch_size,
             file_bytes=self.file_bytes,
+            file_dtype=self.file_dtype,
         )
 
     def steps(self) -> Sequence[Step]:

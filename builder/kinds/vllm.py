@@ -12,7 +12,7 @@ from builder.kinds.weights_plan import WeightsPlan
 from builder.sizes.fit import GPU_SHARE, MemoryArguments
 from builder.sizes.memory import GIB
 from builder.sizes.model_shape import UnknownShape, shape_of
-from builder.sizes.precision import cache_dtype, named_bits
+from builder.sizes.precision import named_bits
 from builder.weights.checkpoint import ModelConfig
 from engine.adapters import RANKS, AdapterShape
 from engine.kinds import ENGINE_ARGS_NAME
@@ -71,9 +71,12 @@ class Plan(WeightsPlan):
 
     def memory_arguments(self) -> MemoryArguments:
         given = self.arguments
+        online = (given.get("quantization_config") or {}).get("linear")
+        if isinstance(online, dict):
+            online = online.get("weight")
         return MemoryArguments(
-            weight_bits=named_bits(given.get("quantization")),
-            kv_dtype=cache_dtype(given.get("kv_cache_dtype")),
+            weight_bits=named_bits(given.get("quantization")) or named_bits(online),
+            kv_dtype=given.get("kv_cache_dtype"),
             gpu_share=given.get("gpu_memory_utilization", GPU_SHARE),
             offloaded_bytes=int(given.get("cpu_offload_gb", 0) * GIB),
         )

@@ -65,6 +65,7 @@ class WeightsPlan(EnginePlan):
             embeds=self.embeds,
             section=self.table.section,
             file_bytes=self.file_bytes,
+            file_dtype=self.file_dtype,
             arguments=self.memory_arguments(),
         )
 

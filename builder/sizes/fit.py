@@ -21,7 +21,14 @@ from builder.sizes.memory import (
     weight_bytes,
 )
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
-from builder.sizes.precision import WHOLE, measured, running_precision, stored_precision
+from builder.sizes.precision import (
+    WHOLE,
+    cache_bits,
+    measured,
+    num_parameters,
+    running_precision,
+    stored_precision,
+)
 from builder.weights.checkpoint import ModelConfig
 from engine.machine.gpu import Gpu, visible_gpus
 from engine.machine.main_memory import (
@@ -54,7 +61,7 @@ class MemoryArguments:
     weight_bits: int | None = None
     """Bits of weights that the engine quantizes while it loads them."""
     kv_dtype: str | None = None
-    """Data type of the KV cache, as in ``Precision``."""
+    """Data type of the KV cache, by the engine's name."""
     gpu_share: float = GPU_SHARE
     """Share of a GPU's memory that the engine takes."""
     offloaded_bytes: int = 0
@@ -64,7 +71,9 @@ class MemoryArguments:
         # Smaller files hold what the engine would make of them: quantized weights.
         by_engine = self.weight_bits if precision.scale >= WHOLE else None
         bits = precision.weight_bits or by_engine
-        return replace(precision, weight_bits=bits, kv_dtype=self.kv_dtype)
+        kv_bits = cache_bits(self.kv_dtype)
+        kv_dtype = None if kv_bits is None else self.kv_dtype
+        return replace(precision, weight_bits=bits, kv_dtype=kv_dtype, kv_bits=kv_bits)
 
 
 @dataclass(frozen=True)
@@ -214,22 +223,30 @@ def size_lines(
     section: str = "vllm",
     batch_size: int | None = None,
     file_bytes: int | None = None,
+    file_dtype: str | None = None,
     arguments: MemoryArguments = MemoryArguments(),
 ) -> list[str]:
     """Return a plan's lines about sizes, for the precision that this machine would run, and for common GPUs.
 
     ``section``: of the build config, which has the number of GPUs. ``batch_size``: None for the default.
-    ``file_bytes``: see ``precision.measured``.
+    ``file_bytes``, ``file_dtype``: see ``precision.measured``. Without them, a model of a family whose
+    parameters config.json does not tell has no sizes.
     """
     try:
         shape = shape_of(values)
     except UnknownShape as exc:
         return [f"sizes are not known: the model's config.json has no {exc}"]
-    stored = measured(shape, stored_precision(values), file_bytes)
+    stored = measured(shape, stored_precision(values), file_bytes, file_dtype)
+    if not shape.is_known and file_bytes is None and stored.gguf_type is None:
+        remedy = "leave out --model-config, and the sizes of its files tell"
+        return [
+            f"sizes are not known: config.json does not tell those of {shape.model_type} models; {remedy}"
+        ]
     gpus = () if stored.gguf_type is not None else visible_gpus()
     running = running_precision(stored, dtype, on_cpu=not needs_gpu and not gpus, half=needs_gpu)
     running = arguments.applied(running)
-    lines = _weight_lines(shape, stored, running, None if embeds else max_seq_len)
+    has_more = file_bytes is None and ("text_config" in values or "vision_config" in values)
+    lines = _weight_lines(shape, stored, running, None if embeds else max_seq_len, has_more)
     if gpus:
         demanded = demand(shape, running, values, max_seq_len, arguments)
         lines.append(f"memory        {_verdict(demanded, gpus if needs_gpu else gpus[:1])}")
@@ -258,13 +275,19 @@ def _verdict(demanded: Demand, gpus: Sequence[Gpu]) -> str:
 
 
 def _weight_lines(
-    shape: ModelShape, stored: Precision, running: Precision, max_seq_len: int | None
+    shape: ModelShape, stored: Precision, running: Precision, max_seq_len: int | None, has_more: bool
 ) -> list[str]:
-    """Return lines about the ``stored`` weights and the KV cache of the ``running`` engine."""
+    """Return lines about the ``stored`` weights and the KV cache of the ``running`` engine.
+
+    ``has_more``: the model has parts besides the text's, which are not counted.
+    """
     of_token = kv_bytes_per_token(shape, running)
     guess = "" if shape.is_known or running.gguf_type is not None else ", counted as Llama-like"
+    of_model = guess if stored.weight_bits is not None else ""
+    of_model += ", without its parts for images and other media" if has_more else ""
+    parameters = count_in_words(num_parameters(shape, stored))
     lines = [
-        f"model         {count_in_words(shape.num_parameters)} parameters, {shape.num_layers} layers{guess}",
+        f"model         {parameters} parameters, {shape.num_layers} layers{of_model}",
         f"weights       {in_words(weight_bytes(shape, stored))} ({stored.words})",
     ]
     if max_seq_len is not None:
@@ -272,7 +295,7 @@ def _weight_lines(
         per_sequence = (
             f"{of_sequence} per sequence of {max_seq_len} tokens ({running.kv_dtype or running.dtype})"
         )
-        lines.append(f"KV cache      {in_words(of_token)} per token, {per_sequence}")
+        lines.append(f"KV cache      {in_words(of_token)} per token, {per_sequence}{guess}")
     return lines
 
 

@@ -58,6 +58,8 @@ class Precision:
     """Number of quantized weights that share a scale; None: a whole column."""
     kv_dtype: str | None = None
     """Data type of the KV cache; None: as ``dtype``."""
+    kv_bits: float | None = None
+    """Bits of a number in it, with its share of scales; None: those of the data type."""
     gguf_type: str | None = None
     """Commonest type of a GGUF file's weights, if the engine holds them as they are in the file."""
     gguf_bytes: int = 0
@@ -75,8 +77,8 @@ class Precision:
         return DTYPE_BYTES[self.dtype]
 
     @property
-    def kv_bytes(self) -> int:
-        return DTYPE_BYTES[self.kv_dtype or self.dtype]
+    def kv_bytes(self) -> float:
+        return DTYPE_BYTES[self.kv_dtype or self.dtype] if self.kv_bits is None else self.kv_bits / 8
 
     def linear_bytes(self, num_weights: int) -> int:
         """Return the size of linear matrices, with their scales."""
@@ -132,9 +134,9 @@ def kv_bytes_per_token(shape: ModelShape, precision: Precision, split: Paralleli
     """Return the size of one rank's KV cache for one token."""
     layers = math.ceil(shape.num_layers / split.pp_size)
     if shape.latent_size is not None:
-        return layers * shape.latent_size * precision.kv_bytes
+        return math.ceil(layers * shape.latent_size * precision.kv_bytes)
     heads = math.ceil(shape.num_kv_heads / split.tp_size)
-    return 2 * layers * heads * shape.head_size * precision.kv_bytes
+    return math.ceil(2 * layers * heads * shape.head_size * precision.kv_bytes)
 
 
 def kv_bytes_per_sequence(kv_bytes_of_token: int, length_tokens: int) -> int:

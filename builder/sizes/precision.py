@@ -10,6 +10,10 @@ from builder.sizes.model_shape import ModelShape
 from builder.weights.checkpoint import ModelConfig
 
 _BITS_IN_NAME = re.compile(r"(?:fp|int|w)([2-8])(?![0-9])")
+_KEY_AND_VALUE_BITS = re.compile(r"k([2-8])v([2-8])")
+_CACHE_BITS = re.compile(r"([2-8])bit")
+_SCALE_BITS = 0.5
+"""Scales of a number of less than 8 bits in a KV cache, at most."""
 WHOLE = 0.95
 """Files that are smaller, compared with what config.json tells, have fewer bits than it states."""
 _FINE_GROUP = 32
@@ -37,9 +41,16 @@ def named_bits(name: object) -> int | None:
     return int(found[1]) if found else None
 
 
-def cache_dtype(name: object) -> str | None:
-    """Return the data type of a KV cache by the engine's name; None for that of the model."""
-    return "fp8" if named_bits(name) is not None else None
+def cache_bits(name: object) -> float | None:
+    """Return the bits of a number in a KV cache, with its share of scales; None for the model's data type."""
+    bits: float | None
+    if (pair := _KEY_AND_VALUE_BITS.search(str(name))) is not None:
+        bits = (int(pair[1]) + int(pair[2])) / 2
+    elif (found := _CACHE_BITS.search(str(name))) is not None:
+        bits = int(found[1])
+    else:
+        bits = named_bits(name)
+    return bits + _SCALE_BITS if bits is not None and bits < 8 else bits
 
 
 def _weight_bits(described: Mapping[str, Any]) -> tuple[int | None, int | None]:
@@ -64,21 +75,34 @@ def _is_size(value: object) -> bool:
     return type(value) is int and value > 0
 
 
-def measured(shape: ModelShape, precision: Precision, file_bytes: int | None) -> Precision:
+def measured(
+    shape: ModelShape, precision: Precision, file_bytes: int | None, file_dtype: str | None = None
+) -> Precision:
     """Correct ``precision``, in which a model is stored, by the size of its files of weights, if known.
 
     Few config.json tell all that a model has: towers for images, layers without experts, what is not
-    quantized. Their size is no sign of that if config.json states 32 bits and they have 16, or the reverse.
+    quantized. Their size is no sign of that if config.json states 32 bits and they have 16, or the reverse:
+    ``file_dtype`` is what they have. If it is not known, it is guessed by their size.
     """
-    expected = weight_bytes(shape, precision)
     if file_bytes is None or precision.gguf_type is not None:
         return precision
-    scale = file_bytes / expected
-    if precision.weight_bits is None and precision.dtype == "float32" and scale < WHOLE:
+    is_whole = precision.weight_bits is None
+    if is_whole and file_dtype is not None and file_dtype in DTYPE_BYTES:
+        scale = file_bytes / weight_bytes(shape, replace(precision, dtype=file_dtype))
+        return replace(precision, scale=scale)
+    scale = file_bytes / weight_bytes(shape, precision)
+    if is_whole and precision.dtype == "float32" and scale < WHOLE:
         scale *= 2
-    elif precision.weight_bits is None and precision.dtype != "float32" and 1.9 < scale < 2.1:
+    elif is_whole and precision.dtype != "float32" and 1.9 < scale < 2.1:
         scale /= 2
     return replace(precision, scale=scale)
+
+
+def num_parameters(shape: ModelShape, stored: Precision) -> int:
+    """Return the number of parameters: by the size of the files if it is known, else by the shape."""
+    if stored.weight_bits is not None or stored.gguf_type is not None:
+        return shape.num_parameters
+    return weight_bytes(shape, stored) // stored.dtype_bytes
 
 
 def running_precision(stored: Precision, dtype: str | None, *, on_cpu: bool, half: bool) -> Precision:

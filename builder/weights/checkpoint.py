@@ -17,7 +17,8 @@ LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_seq
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _PICKLES = (".bin", ".pt", ".pth")
 _TORCHSCRIPT_RECORD = "constants.pkl"
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Data types that safetensors files name."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def safetensors_dtype(model: Model, names: Iterable[str]) -> str | None:
     counts: Counter[str] = Counter()
     for name in names:
         counts.update(_tensor_dtypes(model, name))
-    return _DTYPES.get(counts.most_common(1)[0][0]) if counts else None
+    return DTYPES.get(counts.most_common(1)[0][0]) if counts else None
 
 
 def _tensor_dtypes(model: Model, name: str) -> list[str]:

@@ -23,6 +23,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from huggingface_hub.hf_api import ModelInfo
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
+from builder.weights.checkpoint import DTYPES
 from builder.weights.downloads import Digest, Download, beginning, fetch_all
 from builder.weights.files import build_error, need_space
 from engine.download.http import retry_after_s
@@ -62,6 +63,8 @@ class Snapshot(BaseModel):
     model_id: str
     commit: Annotated[str, Field(pattern=_GIT_SHA1)]
     files: tuple[HubFile, ...]
+    weight_dtype: str | None = None
+    """Commonest data type of the weights in safetensors files; None if the Hub does not tell it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -140,7 +143,9 @@ class Hub:
             )
             for file in info.siblings or []
         ]
-        return Snapshot(model_id=model_id, commit=str(info.sha), files=tuple(files))
+        told = info.safetensors.parameters if info.safetensors is not None else {}
+        dtype = DTYPES.get(max(told, key=told.__getitem__, default=""))
+        return Snapshot(model_id=model_id, commit=str(info.sha), files=tuple(files), weight_dtype=dtype)
 
     def _told_about(self, model_id: str, revision: str) -> ModelInfo:
         """Ask the Hub about a model. If it limits the rate of requests, wait as long as it asks."""

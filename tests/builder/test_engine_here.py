@@ -303,7 +303,7 @@ def test_a_plan_takes_the_engines_arguments_into_account(
     lines = [*plan_lines(file, model_config=tmp_path / "model.json")]
     (row,) = (line.split("GB")[1].split() for line in lines if line.startswith("  48 GB"))
     assert [cell if cell == "no" else "number" for cell in row[:3]] == fewest
-    assert any("160 KiB per token, 1.2 GiB per sequence of 8192 tokens (fp8)" in line for line in lines)
+    assert any("160 KiB per token, 1.2 GiB per sequence of 8192 tokens (fp8_e4m3)" in line for line in lines)
 
 
 @pytest.mark.parametrize(

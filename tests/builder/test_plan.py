@@ -147,8 +147,29 @@ def test_the_image_that_serves_the_engine_on_this_gpu_is_named(
 def test_a_model_of_an_unknown_kind_is_said_to_be_estimated(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, config(), {**LLAMA_2_7B, "model_type": "brand_new"})
     assert "counted as Llama-like: brand_new is not known" in line_of(lines, "model")
+    lines = lines_of(tmp_path, {"model_id": "a"}, {**LLAMA_2_7B, "model_type": "jamba"})
+    assert "config.json does not tell those of jamba models; leave out --model-config" in lines[-1]
     lines = lines_of(tmp_path, config(), {"model_type": "mamba", "hidden_size": 8})
     assert lines[-1] == "sizes are not known: the model's config.json has no num_hidden_layers"
+
+
+def test_the_files_of_an_unknown_model_tell_its_parameters(
+    tmp_path: Path, hub: HubServer, repository: Repository
+) -> None:
+    values = json.loads(repository.files["config.json"])
+    repository.files["config.json"] = json.dumps({**values, "model_type": "jamba"}).encode()
+    repository.files["model.safetensors"] = bytes(3_000_000)
+    told = {"id": MODEL_ID, "sha": repository.commit, "safetensors": {"parameters": {"BF16": 1}, "total": 1}}
+    files = [{"rfilename": name, "size": len(content)} for name, content in repository.files.items()]
+    repository.listing = json.dumps({**told, "siblings": files}).encode()
+    lines = lines_of(tmp_path, {"engine": "vllm", "model_id": MODEL_ID})
+    assert line_of(lines, "model").startswith("model 1.5 million parameters, ")
+    assert line_of(lines, "KV cache").endswith(", counted as Llama-like")
+
+
+def test_of_a_model_with_images_the_text_is_counted(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, {"model_id": "a"}, {"model_type": "llava", "text_config": LLAMA_2_7B})
+    assert line_of(lines, "model").endswith("32 layers, without its parts for images and other media")
 
 
 IMPOSSIBLE: list[tuple[dict[str, Any], dict[str, Any], type[CodedError], str]] = [

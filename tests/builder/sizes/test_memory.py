@@ -19,7 +19,7 @@ from builder.sizes.memory import (
     weight_bytes,
 )
 from builder.sizes.model_shape import shape_of
-from builder.sizes.precision import measured, running_precision, stored_precision
+from builder.sizes.precision import measured, num_parameters, running_precision, stored_precision
 from engine.words import count_in_words, in_words
 from tests.builder.sizes.published import LLAMA_2_7B, LLAMA_2_70B, LLAMA_3_8B, LLAMA_3_70B, PUBLISHED
 
@@ -162,6 +162,19 @@ def test_weights_are_held_as_large_as_their_files_tell(
     assert [weight_bytes(shape, each) / half_bytes for each in held] == pytest.approx([on_gpu, on_cpu])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("file_dtype", ["float16", "float32", "bfloat16"])
+def test_the_data_type_of_the_files_tells_what_config_json_leaves_out(dtype: str, file_dtype: str) -> None:
+    values = {**LLAMA_3_8B, "torch_dtype": dtype}
+    shape = shape_of(values)
+    half_bytes = weight_bytes(shape, Precision(dtype="float16"))
+    file_bytes = 2 * half_bytes * (2 if file_dtype == "float32" else 1)
+    stored = measured(shape, stored_precision(values), file_bytes, file_dtype)
+    held = running_precision(stored, None, on_cpu=False, half=True)
+    assert weight_bytes(shape, held) == 2 * half_bytes
+    assert num_parameters(shape, stored) == 2 * shape.num_parameters
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", None])
 def test_a_quantized_model_is_as_large_as_its_files(dtype: str | None) -> None:
     described = {"quant_method": "awq", "bits": 4, "group_size": 128}
@@ -170,6 +183,26 @@ def test_a_quantized_model_is_as_large_as_its_files(dtype: str | None) -> None:
     stored = measured(shape, stored_precision(values), file_bytes)
     held = running_precision(stored, None, on_cpu=False, half=True)
     assert weight_bytes(shape, held) == pytest.approx(file_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        (None, None),
+        ("auto", None),
+        ("bfloat16", None),
+        ("fp8_e5m2", 8),
+        ("int8_per_token_head", 8),
+        ("nvfp4_4over6", 4.5),
+        ("turboquant_k8v4", 6.5),
+        ("turboquant_3bit_nc", 3.5),
+        ("octave_k3v4", 4),
+    ],
+)
+def test_a_kv_cache_has_the_bits_that_its_data_type_names(name: str | None, bits: float | None) -> None:
+    cache = MemoryArguments(kv_dtype=name).applied(Precision())
+    whole = kv_bytes_per_token(shape_of(LLAMA_3_8B), Precision())
+    assert kv_bytes_per_token(shape_of(LLAMA_3_8B), cache) == whole * (bits or 16) / 16
 
 
 def test_files_that_are_quantized_already_are_not_counted_as_quantized_once_more() -> None:

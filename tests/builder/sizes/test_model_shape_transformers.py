@@ -1,8 +1,9 @@
-"""Every family's count is exactly what the matrices of transformers' own model have (built without memory).
+"""Every family's count is what the matrices of transformers' own model have (built without memory).
 
 Vectors (norms, biases, the gate of a shared expert) are not counted.
 """
 
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from builder.sizes.model_shape import shape_of  # noqa: E402
+from builder.sizes.model_shape import _FAMILIES, shape_of  # noqa: E402
 
 pytestmark = pytest.mark.engine_env
 
@@ -75,3 +76,28 @@ def test_the_count_is_that_of_the_model_itself(model_type: str, config: dict[str
     assert shape.is_known
     matrices = [each for each in model.parameters() if each.dim() > 1 and 1 not in each.shape]
     assert shape.num_parameters == sum(each.numel() for each in matrices)
+
+
+UNLIKE = {"baichuan", "chatglm", "dbrx", "deepseek", "internlm", "internlm2", "ministral", "nemotron", "qwen"}
+"""Families that transformers has no class for, or whose class has no model by default."""
+OTHERS = sorted(_FAMILIES.keys() - {model_type for model_type, _ in CASES} - UNLIKE)
+TEXT_PARTS = ("_text", "_vl")
+
+
+@pytest.mark.parametrize("model_type", OTHERS)
+def test_the_count_of_other_families_is_that_of_the_default_model_within_a_percent(model_type: str) -> None:
+    has_images = model_type.endswith(TEXT_PARTS) and model_type != "gemma3_text"
+    config = transformers.AutoConfig.for_model(model_type.removesuffix("_text") if has_images else model_type)
+    whole = transformers.AutoModelForImageTextToText if has_images else transformers.AutoModelForCausalLM
+    embeds = {"bert", "camembert", "gte", "modernbert", "mpnet", "nomic_bert", "roberta"}
+    if model_type in embeds or model_type.startswith("xlm-"):
+        whole = transformers.AutoModel
+    with torch.device("meta"):
+        model = whole.from_config(config)
+    counted = [
+        each.numel()
+        for name, each in model.named_parameters()
+        if each.dim() > 1 and 1 not in each.shape and "visual" not in name
+    ]
+    shape = shape_of({**json.loads(config.to_json_string()), "model_type": model_type})
+    assert shape.num_parameters == pytest.approx(sum(counted), rel=0.01)
