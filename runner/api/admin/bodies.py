@@ -18,6 +18,7 @@ class LoadAdapterBody(Body, kw_only=True):
 
     lora_name: Annotated[_Name, Meta(description="Name for the field model of requests.")]
     lora_path: Annotated[str, Meta(min_length=1, description="Folder inside one of LORA_DIRS.")]
+    base_model_name: Annotated[str, Meta(description="No effect.")] | None = None
     load_inplace: Annotated[bool, Meta(description="Replace the adapter of that name.")] | None = None
     digest: (
         Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)", description="Digest that it must have.")] | None

@@ -18,6 +18,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "bad_words": ([],),
     "early_stopping": (False,),
     "include_stop_str_in_output": (False,),
+    "is_3d_lora_weight": (False,),
     "length_penalty": (1,),
     "mm_processor_kwargs": ({},),
     "return_token_ids": (False,),
