@@ -168,7 +168,9 @@ def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> Vl
             )
             arguments = {**arguments, "runner": "pooling", "pooler_config": pooler}
         if arguments.get("speculative_config"):
-            arguments = {**arguments, "per_request_spec_decode_metrics": "summary"}
+            # NOTE: after a sleep of level 2, ``reload_weights`` does not read those of a draft model.
+            kept = {"sleep_preserve_parameter_names": ["draft.*"]}
+            arguments = {**kept, **arguments, "per_request_spec_decode_metrics": "summary"}
         # The context decides the defaults of max_num_batched_tokens and max_num_seqs: those of `vllm serve`.
         with inspects_models():
             config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)

@@ -59,7 +59,7 @@ USES = {
         "mm_processor_cache_gb pooler_config gpu_memory_utilization tensor_parallel_size scheduling_policy "
         "create_engine_config(usage_context) "
         "enable_lora max_loras max_cpu_loras max_lora_rank enable_sleep_mode "
-        "speculative_config per_request_spec_decode_metrics kv_events_config "
+        "speculative_config per_request_spec_decode_metrics sleep_preserve_parameter_names kv_events_config "
         "nnodes node_rank master_addr master_port distributed_executor_backend"
     ),
     "vllm.config.CacheConfig": "block_size num_gpu_blocks",

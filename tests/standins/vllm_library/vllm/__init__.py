@@ -37,6 +37,7 @@ class AsyncEngineArgs:
     speculative_config: dict[str, Any] | None = None
     kv_events_config: dict[str, Any] | None = None
     per_request_spec_decode_metrics: str = "none"
+    sleep_preserve_parameter_names: list[str] = dataclasses.field(default_factory=list)
     scheduling_policy: str = "fcfs"
     mm_processor_cache_gb: float = 4
     runner: str = "auto"
@@ -64,6 +65,7 @@ class AsyncEngineArgs:
             scheduler_config=SchedulerConfig(self.max_num_seqs or 256, self.scheduling_policy),
             speculative_config=self.speculative_config
             if self.per_request_spec_decode_metrics == "summary"
+            and self.sleep_preserve_parameter_names == ["draft.*"]
             else None,
             lora_config=LoRAConfig(self.max_loras, self.max_cpu_loras, self.max_lora_rank)
             if self.enable_lora
