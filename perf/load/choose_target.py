@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import math
 import os
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 from errors.load_test import LoadTargetRefused, LoadTargetUnreachable
 from errors.requests import InvalidInput
@@ -45,12 +47,17 @@ async def choose_target(options: argparse.Namespace) -> tuple[Target, Workload]:
             raise LoadTargetRefused(url=url, reason=answer.error)
         return answer.input_tokens or 0
 
+    context = math.inf
     with closing(http):
         if options.target == OPENAI and not options.model:
-            options.model = await only_model(url)
+            listed = await only_model(url)
+            options.model, context = str(listed["id"]), listed.get("max_model_len") or math.inf
         if await tokens_of(workload.prompt):
             prompt, tokens = await exact_prompt(count, tokens_of)
             workload = replace(workload, prompt=prompt, input_tokens=tokens)
+        if is_fixed and workload.input_tokens + workload.output_tokens > context:
+            expected = f"at most {context - workload.input_tokens}, the room of {options.model}'s context"
+            raise InvalidInput(name="n_output_tokens", expected=expected, value=options.n_output_tokens)
         return _make(options, url, workload), workload
 
 
@@ -91,13 +98,14 @@ def _replicate_token() -> str:
     return token
 
 
-async def only_model(url: str) -> str:
-    """Return the first model that an OpenAI server lists. Raises E15xx."""
+async def only_model(url: str) -> dict[str, Any]:
+    """Return what an OpenAI server lists of its first model. Raises E15xx."""
     request = Request("GET", f"{url}/v1/models", {})
     try:
         with closing(HttpClient(_PROBE_TIMEOUT_S)) as http:
             response = await http.send(request)
-        return str(json.loads(response.body)["data"][0]["id"])
+        listed = json.loads(response.body)["data"][0]
+        return {**listed, "id": listed["id"]}
     except RequestFailed as exc:
         raise LoadTargetUnreachable(url=url, reason=exc) from exc
     except (ValueError, KeyError, IndexError, TypeError) as exc:

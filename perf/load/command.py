@@ -49,13 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     slo = parse_slo(options.slo)
     for path in filter(None, (options.json, options.csv, options.report)):
         # Before the test rather than after it.
-        if path != "-" and not os.access(Path(path).parent, os.W_OK):
-            raise InvalidInput(name="file", expected="in a folder that can be written to", value=path)
+        if path != "-" and (Path(path).is_dir() or not os.access(Path(path).parent, os.W_OK)):
+            raise InvalidInput(name="file", expected="a file in a folder that can be written to", value=path)
     target, workload = asyncio.run(choose_target(options))
     facts = configuration(options, workload, target.url)
     facts |= asyncio.run(surroundings(options.target, target.url))
     done = run(plan, target)
-    summary = summarize(done, slo)
+    summary = summarize(done, slo, workload.output_tokens if workload.is_fixed_length else None)
     if options.json != "-":
         print(text_report(facts, summary))
     if options.json:

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from errors.requests import InvalidInput
 from perf.load.http import HttpClient, RequestFailed
 from perf.load.plan import Plan, arrivals
 from perf.load.record import Answer, Record
@@ -22,6 +23,9 @@ from perf.processes import cpu_s_by_role
 
 _MOST_UNREAD_BYTES = 256 << 20
 """Size of the unread answers above which they are read before the end: reading disturbs the times taken."""
+
+
+_OTHER_FILES = 64
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,9 @@ class Generator:
     async def run(self) -> list[Record]:
         """Return the records of all requests. Times are of ``time.perf_counter``, as is ``started_s``."""
         _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if self._plan.most_at_once > most_files - _OTHER_FILES:
+            expected = f"at most {most_files - _OTHER_FILES}, by this process's limit of open files"
+            raise InvalidInput(name="rate", expected=expected, value=self._plan.rate)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
         await self._http.prepare(self._target.url, self._plan.most_at_once)
         gc.collect()

@@ -64,7 +64,7 @@ def check(options: argparse.Namespace) -> None:
     for name in ("n_input_tokens", "n_output_tokens", "buffer_size", "tps"):
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
-            raise InvalidInput(name=name, expected="above 0", value=value)
+            raise InvalidInput(name=name, expected="above 0 and finite", value=value)
     is_mock = any(getattr(options, name) is not None for name in _MOCK_OPTIONS)
     if options.target is None:
         options.target = MOCK if is_mock else COG

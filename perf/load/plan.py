@@ -31,7 +31,7 @@ class Plan:
             raise InvalidInput(name="unit", expected="rps, batch or concurrency", value=self.unit)
         for name, value in (("rate", self.rate), ("duration", self.duration_s), ("timeout", self.timeout_s)):
             if not 0 < value < float("inf"):
-                raise InvalidInput(name=name, expected="above 0", value=value)
+                raise InvalidInput(name=name, expected="above 0 and finite", value=value)
         if not 0 <= self.pause_s < float("inf"):
             raise InvalidInput(name="pause", expected="at least 0", value=self.pause_s)
         if self.unit != "rps" and self.rate != int(self.rate):

@@ -1,11 +1,12 @@
 """All figures of one load test, from its records: what the reports and ``--json`` show."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from perf.load.generator import Run
+from perf.load.record import Record
 from perf.load.statistics import Concurrency, Distribution, concurrency, distribution, is_good
 
 _LATE_S = 0.05
@@ -61,8 +62,8 @@ class Summary:
         return None if self.good is None else self.good / self.duration_s if self.duration_s else 0.0
 
 
-def summarize(run: Run, slo: Mapping[str, float] | None = None) -> Summary:
-    """Summarize records. ``slo`` is the result of parse_slo."""
+def summarize(run: Run, slo: Mapping[str, float] | None = None, output_tokens: int | None = None) -> Summary:
+    """Summarize records. ``slo`` is of parse_slo; ``output_tokens`` is what each answer should have."""
     records = run.records
     done = [record for record in records if record.is_completed]
     outcomes = Counter(record.answer.outcome for record in records)
@@ -89,8 +90,17 @@ def summarize(run: Run, slo: Mapping[str, float] | None = None) -> Summary:
         good=sum(is_good(record, slo) for record in records) if slo else None,
         sent_late_s=distribution(record.sent_s - record.scheduled_s for record in records),
         client_cpu_s=run.client_cpu_s,
-        warnings=tuple(_warnings(run)),
+        warnings=(*_warnings(run), *_lengths(done, output_tokens)),
     )
+
+
+def _lengths(done: Sequence[Record], output_tokens: int | None) -> Iterable[str]:
+    others = [
+        each.answer.output_tokens for each in done if output_tokens not in (None, each.answer.output_tokens)
+    ]
+    if others:
+        extent = f"{min(others)} to {max(others)} tokens"
+        yield f"{len(others)} of {len(done)} answers have {extent} and not {output_tokens}"
 
 
 def _warnings(run: Run) -> Iterable[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.runner.servers import CogUnderTest
-from tests.scripted_server import ScriptedServer, json_answer
+from tests.scripted_server import Asked, ScriptedServer, Write, json_answer
 
 pytestmark = pytest.mark.servers
 
@@ -61,7 +61,8 @@ def test_figures_alone_go_to_the_terminal(cog: CogUnderTest) -> None:
         (["--extra", "[]"], "E1005 InvalidInput: extra must be a JSON object"),
         (["--slo", "x=1"], "E1005 InvalidInput: slo must be"),
         (["--n_input_tokens", "0"], "E1005 InvalidInput: n_input_tokens must be above 0"),
-        (["--report", "/no/such/folder/x.html"], "E1005 InvalidInput: file must be in a folder"),
+        (["--report", "/no/such/folder/x.html"], "E1005 InvalidInput: file must be a file in a folder"),
+        (["--json", "/tmp"], "E1005 InvalidInput: file must be a file in a folder"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(arguments: list[str], error: str) -> None:
@@ -80,6 +81,24 @@ def test_a_server_that_refuses_the_first_request_is_not_tested() -> None:
     assert code == 2
     assert errors.startswith(f"E1502 LoadTargetRefused: {server.url} rejected")
     assert len(server.asked) == 1
+
+
+def test_a_length_over_the_models_context_is_refused_before_the_test() -> None:
+    usage = '{"usage": {"prompt_tokens": 5, "completion_tokens": 1}}'
+    listed = json_answer('{"data": [{"id": "a", "max_model_len": 12}]}')
+    stream = f"data: {usage}\n\ndata: [DONE]\n\n"
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {len(stream)}\r\n\r\n"
+
+    def answer(asked: Asked, write: Write) -> bool:
+        write(listed if asked.path == "/v1/models" else (head + stream).encode())
+        return True
+
+    lengths = ("--n_input_tokens", 5, "--n_output_tokens", 8)
+    with ScriptedServer(answer) as server:
+        load = ("--rate", 1, "--unit", "rps", "--duration", 1, "--target", "openai", "--url", server.url)
+        code, _, errors = perf(*load, *lengths)
+    assert (code, len(server.asked)) == (2, 3)
+    assert errors.startswith("E1005 InvalidInput: n_output_tokens must be at most 7, the room of a's context")
 
 
 @pytest.mark.parametrize("script", ["scripts/test_perf.py", "mock_cog_triton/test_perf.py"])

@@ -113,6 +113,12 @@ def test_a_server_that_could_not_keep_up_is_named() -> None:
     assert summarize(Run(steady, 0.0)).warnings == ()
 
 
+def test_answers_of_another_length_are_told() -> None:
+    run = Run([record(0, 1, tokens=tokens) for tokens in (3, 7, 5, 7)], 0.0)
+    assert summarize(run, None, 7).warnings == ("2 of 4 answers have 3 to 5 tokens and not 7",)
+    assert summarize(run).warnings == ()
+
+
 def test_a_client_that_was_too_slow_says_so() -> None:
     late = Run([record(0.5, 1.0, scheduled_s=0.0)], client_cpu_s=0.99)
     report = text_report({}, summarize(late))
