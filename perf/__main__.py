@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.machine.old_python import leave_old_python
 from errors.coded_error import CodedError
@@ -32,10 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"python -m perf: {name!r} is not one of {', '.join(COMMANDS)}.", file=sys.stderr)
         return 2
-    # SIGTERM is as Ctrl-C: the servers that a command started are stopped.
+    return exit_status(lambda: importlib.import_module(COMMANDS[name][0]).main(rest))
+
+
+def exit_status(run: Callable[[], int]) -> int:
+    """Run a command; return its exit status. Print a coded error, and stop its servers at SIGTERM, too."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return int(importlib.import_module(COMMANDS[name][0]).main(rest))
+        return int(run())
     except CodedError as exc:
         print(exc, file=sys.stderr)
         return 2

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.gpu.features --engine-python .venv-vllm/bin/python --work .cache/features [NAME]
 
-NAME chooses a feature, and may be repeated; without it, all are tried. Four engines run at a time. Exit
+NAME chooses a feature, and may be repeated; without it, all are tried. Exit
 status 1 if one did not start, or answered anything but the known text.
 """
 
@@ -28,10 +28,12 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from engine.machine.root import SOURCE_ROOT
+from perf.__main__ import exit_status
 from perf.peers.engine import Engine, built_engine
 from perf.peers.servers import Endpoint, resident
 from perf.servers import MODEL
 from perf.table import table
+from tests.gpu.nodes import gpus_used_mib, parser_of, positive
 from tests.runner.api.image_bodies import CHAT, MESSAGES, RESPONSES, image_body, png
 
 _ADMIN = "admin"
@@ -212,9 +214,9 @@ def _lora(served: Served) -> str:
 
 
 def _sleep(served: Served) -> str:
-    before = _gpus_used_mib()[0]
+    before = gpus_used_mib()[0]
     assert served.post("/sleep?level=1").status == 200
-    asleep = _gpus_used_mib()[0]
+    asleep = gpus_used_mib()[0]
     assert served.get("/is_sleeping").json() == {"is_sleeping": True}
     refused = served.post("/v1/completions", {"model": MODEL, "prompt": [400], "max_tokens": 1})
     assert refused.status == 503, refused.data
@@ -229,7 +231,7 @@ def _sleep(served: Served) -> str:
 
 
 def _replicas(served: Served) -> str:
-    used = _gpus_used_mib()[:2]
+    used = gpus_used_mib()[:2]
     assert min(used) > 2000, used
     return f"{used[0]} and {used[1]} MiB in use on the GPUs"
 
@@ -263,17 +265,13 @@ FEATURES = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*", choices=[*FEATURES, []], metavar="NAME")
-    parser.add_argument("--engine-python", required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--shape", default="1b")
-    parser.add_argument("--at-once", type=int, default=4)
+    parser = parser_of(__doc__)
+    names_help = f"some of {', '.join(FEATURES)}"
+    parser.add_argument("names", nargs="*", choices=[*FEATURES, []], metavar="NAME", help=names_help)
+    parser.add_argument("--at-once", type=positive, default=4, help="engines that run at the same time")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    gpus = len(_gpus_used_mib())
+    gpus = len(gpus_used_mib())
     names = options.names or [name for name, each in FEATURES.items() if each.gpus <= gpus]
     models = {each: options.work / f"model-{each}" for each in {FEATURES[name].model for name in names}}
     if "draft model" in names:
@@ -366,11 +364,5 @@ def _lora_folder(engine: Path, served_folder: Path) -> Path:
     return folder
 
 
-def _gpus_used_mib() -> list[int]:
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return [int(each) for each in found]
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(exit_status(main))

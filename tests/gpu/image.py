@@ -450,20 +450,30 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    unpacking = commands.add_parser("unpack")
-    unpacking.add_argument("parts", type=Path)
-    unpacking.add_argument("root", type=Path)
-    entry = commands.add_parser("enter")
-    entry.add_argument("--volume", action="append", default=[], metavar="FROM:TO[:ro]")
-    entry.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
-    entry.add_argument("--writable", action="store_true")
-    entry.add_argument("root", type=Path)
+    unpacking = commands.add_parser("unpack", help="unpack an image's parts")
+    unpacking.add_argument(
+        "parts", type=Path, help="folder with img.*, img.sha256, code.tar.gz and config.json"
+    )
+    unpacking.add_argument("root", type=Path, help="folder to make, with the image's file system")
+    entry = commands.add_parser("enter", help="run a command in the image, or its own")
+    entry.add_argument(
+        "--volume", action="append", default=[], metavar="FROM:TO[:ro]", help="a folder of the host"
+    )
+    entry.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable")
+    entry.add_argument("--writable", action="store_true", help="a root file system that can be written")
+    entry.add_argument("root", type=Path, help="an unpacked image")
     entry.add_argument("program", nargs=argparse.REMAINDER, metavar="COMMAND")
-    proof = commands.add_parser("prove")
-    proof.add_argument("root", type=Path)
-    proof.add_argument("--work", type=Path, required=True)
-    proof.add_argument("--out", type=Path, required=True)
-    proof.add_argument("--gguf", type=Path)
+    proof = commands.add_parser("prove", help="serve two models, and compare their answers")
+    proof.add_argument("root", type=Path, help="an unpacked image")
+    proof.add_argument(
+        "--work", type=Path, required=True, metavar="FOLDER", help="for models, cache and logs"
+    )
+    proof.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="what was seen, as a Markdown table"
+    )
+    proof.add_argument(
+        "--gguf", type=Path, metavar="FILE", help="a model's GGUF file, which is served as well"
+    )
     options = parser.parse_args()
     root = options.root.resolve()
     if options.command == "unpack":

@@ -10,6 +10,7 @@ come back after its follower was killed.
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,9 @@ from tokenizers import Tokenizer
 
 from engine.machine.processes import session_members
 from engine.machine.root import SOURCE_ROOT
+from errors.settings import MissingRequirement
+from perf.__main__ import exit_status
+from perf.options import Options
 from perf.peers.engine import built_engine
 from perf.servers import MODEL, Stack, whole_stack
 from perf.table import table
@@ -187,15 +191,45 @@ def lose_and_return(
         other.stop()
 
 
+def gpus_used_mib() -> list[int]:
+    """Return the memory in use on each GPU of this machine. Raises MissingRequirement."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    if not shutil.which(command[0]):
+        raise MissingRequirement(what="nvidia-smi", remedy="use a machine with an NVIDIA GPU")
+    return [int(each) for each in subprocess.check_output(command, text=True).split()]
+
+
 def parser_of(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of all programs here that serve a known model."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Options("", description)
+    parser.prog = f"python -m tests.gpu.{Path(sys.argv[0]).stem}"
+    python_help = "the Python of an environment with vLLM"
+    parser.add_argument("--engine-python", required=True, type=_program, metavar="FILE", help=python_help)
+    work_help = "for models, engines, caches and logs; it is kept"
+    parser.add_argument("--work", type=_folder, required=True, metavar="FOLDER", help=work_help)
+    parser.add_argument(
+        "--shape", choices=("1b", "8b", "tiny"), default="1b", help="shape of the known model"
     )
-    parser.add_argument("--engine-python", required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--shape", default="1b")
     return parser
+
+
+def _folder(text: str) -> Path:
+    if Path(text).exists() and not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a folder")
+    return Path(text)
+
+
+def _program(text: str) -> str:
+    if not os.access(text, os.X_OK) or Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a program (`make vllm` makes .venv-vllm)")
+    return text
+
+
+def positive(text: str) -> int:
+    """Return an option's number. Raises ArgumentTypeError for one below 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+    return int(text)
 
 
 def main() -> int:
@@ -203,6 +237,8 @@ def main() -> int:
     parser.add_argument("--eager", action="store_true", help="without torch.compile and CUDA graphs")
     parser.add_argument("--nvlink", action="store_true", help="let NCCL see that the nodes share a host")
     options = parser.parse_args()
+    if len(gpus_used_mib()) < 2:
+        raise MissingRequirement(what="A second GPU", remedy="use a machine with two")
     work = options.work.absolute()
     model = work / "model"
     work.mkdir(parents=True, exist_ok=True)
@@ -233,12 +269,10 @@ def main() -> int:
                 tell("follower killed", "", "", line)
     finally:
         follower.stop()
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader"]
-    used = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
-    tell("all ended", "", "", f"GPU memory in use: {', '.join(filter(None, used))}")
+    tell("all ended", "", "", f"MiB of GPU memory in use: {', '.join(map(str, gpus_used_mib()))}")
     print(table(["run", "READY after, s", "tokens/s", "seen"], rows))
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(exit_status(main))

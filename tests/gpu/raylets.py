@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 
 from engine.machine.processes import session_members
 from engine.machine.root import SOURCE_ROOT
+from perf.__main__ import exit_status
 from perf.peers.engine import Engine, built_engine, standin_engine
 from perf.servers import whole_stack
 from perf.table import table
@@ -160,4 +161,4 @@ def _ranks() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(exit_status(main))

@@ -22,11 +22,12 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from engine.machine.root import SOURCE_ROOT
+from perf.__main__ import exit_status
 from perf.peers.engine import Engine, built_engine
 from perf.peers.vllm_serve import vllm_serve
 from perf.servers import whole_stack
 from perf.table import table
-from tests.gpu.nodes import complete, parser_of
+from tests.gpu.nodes import complete, gpus_used_mib, parser_of, positive
 
 _MARKS = {
     "core": r"Initializing a V1 LLM engine",
@@ -44,10 +45,12 @@ _BLOCK_BYTES = 16 << 20
 
 def main() -> int:
     parser = parser_of(__doc__)
-    parser.add_argument("--starts", type=int, default=3)
-    parser.add_argument("--peers", nargs="*", default=["1", "rust"], help="vllm serve's API servers, or rust")
+    parser.add_argument("--starts", type=positive, default=3, help="number of starts of our stack")
+    peers_help = "vllm serve's number of API servers, or rust: two starts of each"
+    parser.add_argument("--peers", nargs="*", type=_peer, default=["1", "rust"], help=peers_help)
     parser.add_argument("--plan", action="store_true", help="a last start without VLLM_ENABLE_STARTUP_PLAN")
     options = parser.parse_args()
+    gpus_used_mib()  # Raises MissingRequirement without a GPU.
     folder = options.work.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     engine = _engine(options, folder)
@@ -81,6 +84,10 @@ def main() -> int:
     print(table(["start", "READY after, s", "first token after, s", "at, s"], rows))
     print(f"\n{size / 1e9:.1f} GB of weights: {_read_s(weights):.1f} s from the disk")
     return 0
+
+
+def _peer(text: str) -> str:
+    return text if text == "rust" else str(positive(text))
 
 
 def _engine(options: argparse.Namespace, folder: Path) -> Engine:
@@ -148,4 +155,4 @@ def _read_s(paths: list[Path]) -> float:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(exit_status(main))
