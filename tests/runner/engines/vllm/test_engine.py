@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from runner.engines.protocol.messages import Finished, Sampling, Submit
+from runner.engines.vllm.interface import PINNED_VERSION
 from tests.engine.pooling_files import write_pooling
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.vllm.vllm_engines import LIBRARY, make_python, make_vllm_directory, running, started
@@ -210,8 +211,8 @@ def test_all_that_another_vllm_lacks_is_told_at_once(engine_dir: Path, tmp_path:
         assert server.exit_code() == 1
         assert str(server.exit_reason.read()) == (
             "E1008 MissingRequirement: vllm.usage.usage_lib.UsageContext, "
-            "vllm.v1.engine.core_client.SyncMPClient.abort_requests(request_ids) in vLLM 0.33.0 "
-            "was not found; install vllm==0.33.0, which is supported."
+            "vllm.v1.engine.core_client.SyncMPClient.abort_requests(request_ids) "
+            f"in vLLM {PINNED_VERSION} was not found; install vllm=={PINNED_VERSION}, which is supported."
         )
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from difflib import unified_diff
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -71,4 +72,6 @@ def test_requests_are_refused_before_vllm_ends_the_engine_for_them() -> None:
 @pinned
 def test_the_arguments_that_the_builder_knows_are_vllms() -> None:
     listed = import_module("tools.list_vllm_arguments")
-    assert listed.TARGET.read_text() == listed.document()
+    known, found = listed.TARGET.read_text(), listed.document()
+    changes = [*unified_diff(known.splitlines(), found.splitlines(), n=0, lineterm="")]
+    assert not changes, "\n".join(changes)
