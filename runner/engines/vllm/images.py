@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -56,6 +57,8 @@ class Images:
     """Preparation of requests with images, one after the other in a thread."""
 
     def __init__(self, config: VllmConfig) -> None:
+        # A client's file can cause any number of them, which fill the log and which Python keeps.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         budget = MultiModalBudget(config, MULTIMODAL_REGISTRY, enable_cache=False)
         self._processor = budget.processor
         self._max_embeddings = budget.encoder_cache_size

@@ -3,6 +3,7 @@
 import base64
 import json
 import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,8 +30,12 @@ LENGTH = 1024
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
-    folder = tmp_path_factory.mktemp("images")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[Listening]:
     engine = standin_engine(str(PYTHON), folder, make_image_model(folder / "model"))
     server = EngineServerUnderTest(
         ENGINE_KIND,
@@ -39,6 +44,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
         folder,
         python=engine.python,
         environment=engine.variables,
+        log_path=folder / "log",
     )
     try:
         with Listening(server) as listening:
@@ -114,6 +120,15 @@ def test_a_hostile_image_is_refused_alone(client: Listening, number: int, image:
     assert says in answer
     answer = ask(client, number + 100, [IMAGE, IMAGE, 1], png(5, 5, 1), image)
     assert answer.startswith("E1017 ImageRefused: image 2 of 2")
+
+
+def test_warnings_of_an_image_are_not_logged(client: Listening, folder: Path) -> None:
+    tags = b"".join(struct.pack("<HHII", tag, 1, 1 << 30, 8) for tag in range(9))
+    exif = b"eXIfII*\0\x08\0\0\0" + struct.pack("<H", 9) + tags + bytes(4)
+    chunk = struct.pack(">I", len(exif) - 4) + exif + struct.pack(">I", zlib.crc32(exif))
+    whole = png(5, 5, 1)
+    assert ask(client, 50, [IMAGE, 1], whole[:33] + chunk + whole[33:]) == "length"
+    assert "Tag" not in (folder / "log").read_text()
 
 
 def test_a_prompt_that_does_not_fit_its_images_is_refused(client: Listening) -> None:
