@@ -16,6 +16,8 @@ from errors.engines import EngineAsleep, EngineCrashed, EngineStartFailed, Image
 from errors.external_triton import ExternalTritonUnavailable
 from errors.requests import (
     GuideFailed,
+    ImageRefused,
+    ImagesUnsupported,
     InvalidGuide,
     PromptTooLong,
     QueueDeadlinePassed,
@@ -158,7 +160,9 @@ def _field_and_sentence(error: CodedError, fields: Fields) -> tuple[str | None, 
     if not isinstance(name, str):
         return None, sentence
     field = fields.prompt if name in _PROMPTS else fields.rename(_FIELDS.get(name, name))
-    return _top_field(field or name), sentence.replace(name, field or name, 1)
+    is_of_image = isinstance(error, ImageRefused | ImagesUnsupported)
+    top = fields.prompt if is_of_image else _top_field(field or name)
+    return top, sentence.replace(name, field or name, 1)
 
 
 def _top_field(path: str) -> str | None:

@@ -80,8 +80,11 @@ def take_images(messages: list[Object], served: Served, num_texts: int) -> Taken
     if served.engine.ready is None and supports(served.engine_kind, "images"):
         raise EngineCrashed(engine_kind=served.engine_kind, reason="it is not ready yet", was_ready=False)
     check_images(len(parts) * num_texts, served.engine_kind, served.engine.max_images, parts[0][0])
-    urls = [(place, convert(part, _Part, place).image_url.url) for place, part in parts]
-    images = [_image(place, url, served.settings.image_urls == "public") for place, url in urls]
+    urls = [convert(part, _Part, place).image_url.url for place, part in parts]
+    # Other APIs have no such places, so that their errors have the number alone.
+    names = [f"{place} (image {number} of {len(parts)})" for number, (place, _) in enumerate(parts, 1)]
+    takes_public = served.settings.image_urls == "public"
+    images = [_image(name, url, takes_public) for name, url in zip(names, urls, strict=True)]
     mark = str(secrets.randbelow(9 * 10**_MARK_DIGITS) + 10**_MARK_DIGITS)
     marked = {"type": "text", "text": mark}
     taken = [
@@ -107,11 +110,7 @@ def _image(place: str, url: str, takes_public: bool) -> bytes | RemoteImage:
             raise ImageRefused(name=place, reason=reason, remedy=remedy) from exc
     if not takes_public or not _WEB_URL.match(url):
         remedy = "send it as data:image/png;base64,... or with another type of image"
-        other = (
-            "send an http or https URL"
-            if takes_public
-            else "the operator of this server can set IMAGE_URLS=public"
-        )
+        other = "or an http or https URL" if takes_public else "the operator can set IMAGE_URLS=public"
         reason = "its URL is no data URL with an image in base64"
         raise ImageRefused(name=place, reason=reason, remedy=f"{remedy}; {other}")
     return RemoteImage(place, url)
@@ -143,7 +142,7 @@ async def _fetch(remote: Sequence[RemoteImage]) -> list[bytes]:
         return await asyncio.wait_for(running, _FETCH_S)
     except asyncio.TimeoutError as exc:
         reason = f"it did not arrive within {_FETCH_S:g} s"
-        raise ImageRefused(name=remote[0].place, reason=reason, remedy="send it as a data URL") from exc
+        raise ImageRefused(name=fetch.image.place, reason=reason, remedy="send it as a data URL") from exc
     finally:
         fetch.abort()
 
@@ -153,6 +152,8 @@ class _Fetch:
 
     def __init__(self, images: Sequence[RemoteImage]) -> None:
         self._images = images
+        self.image = images[0]
+        """The image that is fetched now."""
         self._only_public = not allows_private_urls()
         self._stop = threading.Event()
         self._client: Client | None = None
@@ -166,6 +167,7 @@ class _Fetch:
         """Fetch. Raises E1017, never with the address of a host that is not public."""
         content: list[bytes] = []
         for image in self._images:
+            self.image = image
             try:
                 content.append(self._get(image, _MAX_BYTES - sum(map(len, content))))
             except ImageRefused:
@@ -173,7 +175,9 @@ class _Fetch:
             except CodedError as exc:
                 told = _TOLD.get(type(exc)) or exc.sentence
                 reason = f"its URL can't be fetched ({told.rstrip('.')})"
-                raise ImageRefused(name=image.place, reason=reason, remedy="send it as a data URL") from exc
+                raise ImageRefused(
+                    name=self.image.place, reason=reason, remedy="send it as a data URL"
+                ) from exc
         return content
 
     def _get(self, image: RemoteImage, most_bytes: int) -> bytes:

@@ -17,7 +17,7 @@ from runner.chat.turns import combined
 _NAMES = (
     (r"^max_tokens", "max_output_tokens"),
     (r"^messages\[\d+\]\.tool_call_id", "input.call_id"),
-    (r"^messages.*", "input"),
+    (r"^messages\S*", "input"),
     (r"^response_format.*", "text.format"),
     (r"^reasoning_effort", "reasoning.effort"),
     (r"^(tools\[\d+\]|tool_choice)\.function", r"\1"),

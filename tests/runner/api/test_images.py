@@ -182,6 +182,8 @@ def test_a_url_that_is_no_image_is_refused_by_its_place(
     assert (response.status_code, error["code"]) == (400, "E1017")
     assert says in error["message"]
     assert error["param"] == ("input" if path == RESPONSES else "messages")
+    place = {CHAT: "messages[0].content[1]", RESPONSES: "input", MESSAGES: "messages.content"}[path]
+    assert error["message"].startswith(f"{place} (image 1 of 1) can't be used: ")
     assert model.images == []
 
 
