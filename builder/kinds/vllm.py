@@ -9,7 +9,7 @@ from builder.config.vllm_arguments import TABLE
 from builder.config.vllm_rules import check_ordered, check_split, check_together
 from builder.kinds.adapters import check_rank
 from builder.kinds.weights_plan import WeightsPlan
-from builder.sizes.fit import GPU_SHARE, MemoryArguments
+from builder.sizes.fit import BATCH, BATCH_TOKENS, GPU_SHARE, MemoryArguments
 from builder.sizes.memory import GIB
 from builder.sizes.model_shape import UnknownShape, shape_of
 from builder.sizes.precision import named_bits
@@ -22,6 +22,8 @@ KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_bat
 
 _NO_DRAFT_MODELS = ("ngram", "[ngram]")
 """Names of methods that vLLM also reads as the draft model."""
+_LORA_RANK = 16
+"""vLLM's default of max_lora_rank."""
 
 
 class Plan(WeightsPlan):
@@ -38,6 +40,11 @@ class Plan(WeightsPlan):
             place = "give the path of a folder on the runner's machine"
             self.notes = [
                 f"draft model   {draft} is not in the engine, and a start downloads nothing: {place}"
+            ]
+        if (replicas := given.get("data_parallel_size", 1)) > 1:
+            self.notes = [
+                *self.notes,
+                f"replicas      {replicas}: the sizes and numbers of GPUs are those of each",
             ]
 
     def check_values(self, values: Mapping[str, Any]) -> None:
@@ -74,11 +81,20 @@ class Plan(WeightsPlan):
         online = (given.get("quantization_config") or {}).get("linear")
         if isinstance(online, dict):
             online = online.get("weight")
+        kv_bytes = given.get("kv_cache_memory_bytes")
+        adapters = max(given.get("max_loras", 1), len(self.config.lora or {}))
+        if not (given.get("enable_lora") or self.config.lora):
+            adapters = 0
         return MemoryArguments(
             weight_bits=named_bits(given.get("quantization")) or named_bits(online),
             kv_dtype=given.get("kv_cache_dtype"),
-            gpu_share=given.get("gpu_memory_utilization", GPU_SHARE),
+            # With kv_cache_memory_bytes, vLLM ignores gpu_memory_utilization.
+            gpu_share=given.get("gpu_memory_utilization", GPU_SHARE) if kv_bytes is None else 1.0,
             offloaded_bytes=int(given.get("cpu_offload_gb", 0) * GIB),
+            kv_bytes=kv_bytes,
+            batch=given.get("max_num_seqs") or BATCH,
+            batch_tokens=given.get("max_num_batched_tokens") or BATCH_TOKENS,
+            adapter_ranks=adapters * given.get("max_lora_rank", _LORA_RANK),
         )
 
     def lora_arguments(self, adapters: list[AdapterShape]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from builder.sizes.memory import (
     Parallelism,
     Precision,
     activation_bytes,
+    adapter_bytes,
     kv_bytes_per_sequence,
     kv_bytes_per_token,
     rank_weight_bytes,
@@ -50,7 +51,8 @@ MIN_SEQ_LEN = 2048
 
 GPU_SHARE = 0.9
 """Default of vLLM's gpu_memory_utilization."""
-_STEP = Limits(max_batch_size=256, max_seq_len=MIN_SEQ_LEN, max_num_tokens=8192)
+BATCH, BATCH_TOKENS = 256, 8192
+"""Sequences and tokens that vLLM computes at once by default, at most."""
 _ROUND_TOKENS = 256
 
 
@@ -66,6 +68,12 @@ class MemoryArguments:
     """Share of a GPU's memory that the engine takes."""
     offloaded_bytes: int = 0
     """Weights of each GPU that stay in main memory."""
+    kv_bytes: int | None = None
+    """Size of each GPU's KV cache; None: what is left."""
+    batch: int = BATCH
+    batch_tokens: int = BATCH_TOKENS
+    adapter_ranks: int = 0
+    """Sum of the ranks of all LoRA adapters that a GPU has room for."""
 
     def applied(self, precision: Precision) -> Precision:
         # Smaller files hold what the engine would make of them: quantized weights.
@@ -99,8 +107,13 @@ class Demand:
         split = Parallelism(tp_size=num_gpus)
         if not self.can_split(num_gpus):
             return 0
-        beside = activation_bytes(self.shape, self.precision, split, _STEP) + CUDA_BYTES
+        given = self.arguments
+        step = Limits(given.batch, MIN_SEQ_LEN, max_num_tokens=given.batch_tokens)
+        beside = activation_bytes(self.shape, self.precision, split, step) + CUDA_BYTES
+        beside += adapter_bytes(self.shape, self.precision, given.adapter_ranks)
         free_bytes = gpu_bytes - self.weight_bytes(num_gpus) - beside
+        if given.kv_bytes is not None:
+            free_bytes = given.kv_bytes if given.kv_bytes <= free_bytes else 0
         tokens = int(free_bytes) // kv_bytes_per_token(self.shape, self.precision, split)
         return tokens if tokens >= min(self.limit, MIN_SEQ_LEN) else 0
 

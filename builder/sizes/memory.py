@@ -153,6 +153,14 @@ def activation_bytes(shape: ModelShape, precision: Precision, split: Parallelism
     return math.ceil(of_tokens + logits)
 
 
+def adapter_bytes(shape: ModelShape, precision: Precision, ranks: int) -> int:
+    """Estimate a GPU's room for LoRA adapters whose ranks have the sum ``ranks``; experts have none."""
+    heads = (2 * shape.num_heads + 2 * shape.num_kv_heads) * shape.head_size
+    of_attention = 4 * shape.hidden_size + heads
+    of_mlp = _MLP_MATRICES_HELD * (shape.hidden_size + shape.intermediate_size)
+    return ranks * shape.num_layers * (of_attention + of_mlp) * precision.dtype_bytes
+
+
 @dataclass(frozen=True)
 class ServingMemory:
     """GPU memory of one rank of an engine."""
