@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.adapters import adapter_shape, digest_of
-from errors.coded_error import CodedError
 from errors.requests import AdapterRefused, InvalidTensor, UnknownAdapter
 from runner.engines.protocol.messages import LoadAdapter
 
@@ -70,7 +69,8 @@ class Adapters:
         self._make = make
         self._keys = keys
         self._numbers = itertools.count(1)
-        self._carried = {path.name: self._request(path.name, path) for path in sorted(folder.glob("*"))}
+        self.carried = {path.name: self._request(path.name, path) for path in sorted(folder.glob("*"))}
+        """The library's requests for those that the engine carries, by name."""
         self.limit = limit
         self._max_rank = max_rank
         self._modules = modules
@@ -85,9 +85,9 @@ class Adapters:
 
     def find(self, name: str) -> LoraRequest:
         """Return the library's request for the adapter. Raises E1103 if the engine does not have it."""
-        found = self._carried.get(name) or self._loaded.get(name)
+        found = self.carried.get(name) or self._loaded.get(name)
         if found is None:
-            known = ", ".join((*self._carried, *self._loaded)) or "none"
+            known = ", ".join((*self.carried, *self._loaded)) or "none"
             raise InvalidTensor(
                 name="lora_name", expected=f"an adapter of this engine ({known}) or empty", value=name
             )
@@ -99,10 +99,10 @@ class Adapters:
         Raises E1014, and the core's errors.
         """
         name, folder = order.name, Path(order.path)
-        if name in self._carried or (name in self._loaded and not order.replaces):
+        if name in self.carried or (name in self._loaded and not order.replaces):
             raise _refused(name, "it is loaded already; unload it, or set load_inplace")
         self._remove_unused(core, running)
-        held = len(self._carried) + len(self._loaded) + len(self._unloaded)
+        held = len(self.carried) + len(self._loaded) + len(self._unloaded)
         if held >= self.limit:
             reason = (
                 f"the engine holds {held} of {self.limit} adapters; unload one and wait for its requests, "
@@ -133,7 +133,7 @@ class Adapters:
 
     def unload(self, name: str, core: Core, running: Collection[Running]) -> dict[str, str]:
         """Unload an adapter and return the digests of the others. Raises E1014, E1015."""
-        if name in self._carried:
+        if name in self.carried:
             raise _refused(name, "the engine carries it; only adapters that were loaded can be unloaded")
         with self.lock:
             if (request := self._loaded.pop(name, None)) is None:
@@ -148,7 +148,7 @@ class Adapters:
         for name, request in list(self._loaded.items()):
             try:
                 self._add(name, request, core)
-            except CodedError as exc:
+            except Exception as exc:  # noqa: BLE001 - of the library: a request would end the core
                 log.error("unloaded the LoRA adapter %s: %s", name, exc)
                 with self.lock:
                     del self._loaded[name], self._digests[name]

@@ -57,7 +57,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     """Start vLLM on the engine. ``options``: see ``arguments``, and ``engine_cache_dir``.
 
     Raises InvalidSetting, EngineStartFailed, MissingRequirement, NodesMissing, PoolingUnsupported,
-    VllmMissing, VllmArgumentsRefused, VllmStartFailed.
+    VllmMissing, VllmArgumentsRefused, VllmOrderFailed, VllmStartFailed.
     """
     pooling = read_pooling(engine_dir)
     arguments = read_arguments(engine_dir, options)
@@ -90,6 +90,10 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     folder, lora = engine_dir / LORA_FOLDER, config.lora_config
     limits = () if lora is None else (lora.max_cpu_loras or lora.max_loras, lora.max_lora_rank)
     adapters = Adapters(LoRARequest, folder, "vllm:", *limits)
+    for name, request in adapters.carried.items():
+        # NOTE: vLLM loads one with its first request, too, which would end the core if that fails.
+        with client.order(f"load the LoRA adapter {name}"):
+            client.add_lora(request)
     max_length = config.model_config.max_model_len
     ready = Ready(
         engine_kind=ENGINE_KIND,

@@ -1,5 +1,6 @@
 """Orders to a vLLM engine while it serves: LoRA adapters, sleep and wake."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,6 +164,20 @@ def test_an_engine_sleeps_and_wakes(engine: Listening, tmp_path: Path) -> None:
     # Level 2 drops adapters, which are read again: one is not what was loaded.
     assert ready(engine).adapters == {"pirate": digest_of(folder)}
     assert ordered(engine, WakeUp(40, [])) == "end"
+    assert ordered(engine, LoadAdapter(41, "gone", str(gone))) == "end"
+    assert ordered(engine, Sleep(42, 2, "abort")) == "end"
+    shutil.rmtree(gone)
+    assert ordered(engine, WakeUp(43, [])) == "end"
+    assert ready(engine).adapters == {"pirate": digest_of(folder)}
+
+
+def test_an_engine_whose_own_adapter_can_not_be_loaded_does_not_start(tmp_path: Path, python: str) -> None:
+    """A request that names it would end the core."""
+    directory = make_vllm_directory(tmp_path / "engine", **LORA)
+    make_adapter(directory / "lora" / "bad", 0)
+    with started(directory, python) as server:
+        assert server.exit_code() == 1
+        assert "failed to load the LoRA adapter bad" in str(server.exit_reason.read())
 
 
 @pytest.mark.parametrize("arguments", [{}, {"max_lora_rank": 8}])
