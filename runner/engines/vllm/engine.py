@@ -94,7 +94,7 @@ class VllmEngine:
 
     def submit(self, request: Submit) -> None:
         try:
-            check_limits(request, has_drafts=self._has_drafts)
+            check_limits(request, self._guide_end_id, has_drafts=self._has_drafts)
             if request.lora_name:
                 with self._adapters.lock:
                     message = self._open(request, self._adapters.find(request.lora_name))

@@ -39,10 +39,10 @@ _MAX_SEED = (1 << 63) - 1
 _GUIDE_BACKEND = "guidance"
 
 
-def check_limits(request: Submit, *, has_drafts: bool) -> None:
+def check_limits(request: Submit, guide_end_id: int | None, *, has_drafts: bool) -> None:
     """Raise E1103 or E1104 for a request that vLLM's front end would reject.
 
-    ``has_drafts``: True if the engine speculates.
+    ``guide_end_id``: see ``core_request``. ``has_drafts``: True if the engine speculates.
     """
     sampling = request.sampling
     min_p = 0.0 if sampling.is_greedy else sampling.min_p
@@ -62,7 +62,7 @@ def check_limits(request: Submit, *, has_drafts: bool) -> None:
         expected = f"at most {_MAX_TEMPERATURE:g}"
         raise InvalidTensor(name="temperature", expected=expected, value=sampling.temperature)
     for name, count, most, noun in (
-        ("stop_words_list", len(_stop_ids(request)), _MAX_STOP_IDS, "words of one token"),
+        ("stop_words_list", len(_stop_ids(request, guide_end_id)), _MAX_STOP_IDS, "words of one token"),
         ("bad_words_list", len(request.bad_words), _MAX_BAD_WORDS, "words"),
         ("bad_words_list", sum(map(len, request.bad_words)), _MAX_BAD_WORD_TOKENS, "tokens"),
     ):

@@ -9,6 +9,9 @@ import pytest
 pytest.importorskip("llguidance", reason="is in the engine environment")
 
 
+from msgspec.structs import replace
+
+from errors.requests import InvalidTensor
 from runner.engines.protocol.messages import ChatForm, Guide, Sampling, Submit
 from runner.engines.vllm.arguments import guide_end_id, read_arguments
 from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
@@ -72,12 +75,16 @@ def test_a_guide_is_handed_over_as_it_was_compiled(
 
 def test_a_guided_request_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(LIBRARY))
-    from runner.engines.vllm.request import core_request
+    from runner.engines.vllm.request import check_limits, core_request
 
     guided = core_request(Submit(1, [5], 3, GREEDY, end_id=7, guide=Guide("json")), None, END_ID)
     assert guided.sampling_params.stop_token_ids == [7, END_ID]
     free = core_request(Submit(1, [5], 3, GREEDY, end_id=7), None, END_ID).sampling_params
     assert (free.structured_outputs, free.stop_token_ids) == (None, [7])
+    most = Submit(1, [5], 3, GREEDY, end_id=300, stop_words=[[number] for number in range(127)])
+    check_limits(most, END_ID, has_drafts=False)
+    with pytest.raises(InvalidTensor, match="at most 128 words of one token"):
+        check_limits(replace(most, guide=Guide("json")), END_ID, has_drafts=False)
 
 
 def test_a_wrong_guide_fails_alone_before_vllm_sees_it(engine: Listening) -> None:
