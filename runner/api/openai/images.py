@@ -109,10 +109,10 @@ def _image(place: str, url: str, takes_public: bool) -> bytes | RemoteImage:
             remedy = "encode it with padding, and without line breaks and the URL-safe characters - and _"
             raise ImageRefused(name=place, reason=reason, remedy=remedy) from exc
     if not takes_public or not _WEB_URL.match(url):
-        remedy = "send it as data:image/png;base64,... or with another type of image"
-        other = "or an http or https URL" if takes_public else "the operator can set IMAGE_URLS=public"
+        other = "as an http or https URL" if takes_public else "have the operator set IMAGE_URLS=public"
+        remedy = f"send it as data:image/png;base64,... (or another type of image), or {other}"
         reason = "its URL is no data URL with an image in base64"
-        raise ImageRefused(name=place, reason=reason, remedy=f"{remedy}; {other}")
+        raise ImageRefused(name=place, reason=reason, remedy=remedy)
     return RemoteImage(place, url)
 
 
