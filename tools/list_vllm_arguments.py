@@ -65,6 +65,8 @@ _ANY_CASE = (
 """Arguments whose texts vLLM reads in any case."""
 _DASHES = ("linear_backend", "moe_backend", "sparse_indexer_topk_backend", "speculative_config")
 """Arguments in whose texts or keys vLLM reads dashes as underscores."""
+_NAMES = ("cudagraph_mode",)
+"""Keys whose values are names of an enumeration's members, in any case."""
 _BOUNDS = {getattr(annotated_types, name.title()): name for name in ("ge", "gt", "le", "lt")}
 
 
@@ -135,6 +137,8 @@ def _keys(described: Any) -> dict[str, Any]:
         enumerated = [part for part in parts if isinstance(part, enum.EnumMeta)]
         is_free = {name, "*"} & changed or Any in parts or enumerated
         known = {} if is_free else {**_describe(field.annotation), **_bounds(field)}
+        if name in _NAMES:
+            known = {"types": ["null", "string"], "choices": [*enumerated[0].__members__], "any_case": True}
         # What is not validated, vLLM sets itself.
         is_inner = field.init is False or any(
             type(each).__name__ == "SkipValidation" for each in field.metadata

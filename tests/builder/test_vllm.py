@@ -73,6 +73,7 @@ def refusal(**given: Any) -> str:
         ({"speculative_config": {"target_model_config": {}}}, "is not a key of vllm.speculative_config"),
         ({"structured_outputs_config": {"backend": "xgramar"}}, "structured_outputs_config.backend must"),
         ({"compilation_config": {"level": 3}}, "level is not a key of vllm.compilation_config"),
+        ({"compilation_config": {"cudagraph_mode": "FULLL"}}, "config.cudagraph_mode must be"),
         ({"quantization_config": {"lineer": {}}}, "did you mean linear?"),
         ({"kv_transfer_config": {"kv_role": "both"}}, "vllm.kv_transfer_config.kv_role must be one of"),
     ],
@@ -114,6 +115,7 @@ def test_right_arguments_stay_as_they_are_and_what_is_off_needs_nothing_that_hon
         {"quantization": "FP8"},
         {"quantization": "online", "quantization_config": {"linear": {"weight": "mxfp8"}}},
         {"quantization_config": None},
+        {"compilation_config": {"mode": 3, "cudagraph_mode": "full_and_piecewise"}},
     ],
 )
 def test_what_vllm_itself_reads_is_taken_in_its_own_writing(given: dict[str, Any]) -> None:

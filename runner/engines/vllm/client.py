@@ -176,7 +176,7 @@ def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> Vl
             config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
     # vLLM raises ValueError, AssertionError, pydantic's and many other errors.
     except Exception as exc:
-        raise VllmArgumentsRefused(reason=_one_line(f"{type(exc).__name__}: {exc}")) from exc
+        raise VllmArgumentsRefused(reason=_one_line(_refusal(exc))) from exc
     # NOTE: for some models vLLM sets variables here that others of its modules read when they are imported.
     changed = sorted({key for key, _ in environment.items() ^ os.environ.items()})
     if changed := [key for key in changed if not key.startswith(ROCM_VARIABLES)]:
@@ -226,6 +226,18 @@ def _start_errors() -> Iterator[RootCause]:
         reason = _one_line(root_cause.first() or f"{type(exc).__name__}: {exc}")
         raise VllmStartFailed(reason=reason, remedy=_remedy(reason)) from exc
     root_cause.clear()
+
+
+def _refusal(exc: Exception) -> str:
+    """Return what an error of vLLM's configuration says. Of pydantic's error, only the faults are of use."""
+    from pydantic import ValidationError
+
+    if not isinstance(exc, ValidationError):
+        return f"{type(exc).__name__}: {exc}"
+    faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in exc.errors()]
+    return "; ".join(
+        f"{name}: {text}" if name else text.removeprefix("Value error, ") for name, text in faults
+    )
 
 
 def _one_line(text: str) -> str:

@@ -173,6 +173,14 @@ def test_why_the_core_does_not_start_is_found_in_its_log(start_server: StartServ
     assert "FileNotFoundError" in reason
 
 
+def test_what_vllm_refuses_is_told_without_the_words_of_its_checker(start_server: StartServer) -> None:
+    server = start_server({"kv_cache_dtype": "bfloat16"})
+    assert server.exit_code() == 1
+    told = str(server.exit_reason.read())
+    assert told.startswith("E2202 VllmArgumentsRefused: vLLM refuses to make this engine (kv_cache_dtype=")
+    assert "to `auto` or `float16`.); change" in told
+
+
 _CONFIGS = """
 import sys
 from pathlib import Path
