@@ -19,6 +19,7 @@ import annotated_types
 import vllm.config
 from vllm import AsyncEngineArgs
 from vllm.config.cache import KV_CACHE_DTYPES
+from vllm.config.lora import LoRAConfig
 from vllm.config.model import ModelImpl
 from vllm.config.offload import OffloadConfig
 from vllm.config.quantization import QuantizationConfigArgs
@@ -50,6 +51,7 @@ _CHOICES = {
 }
 """Choices of arguments whose type is any text."""
 _FIELDS = {
+    "lora_dtype": (LoRAConfig, "lora_dtype"),
     "offload_backend": (OffloadConfig, "offload_backend"),
     "spec_method": (SpeculativeConfig, "method"),
 }

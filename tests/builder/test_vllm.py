@@ -67,6 +67,7 @@ def refusal(**given: Any) -> str:
         ({"attention_backend": "flash-attn"}, "vllm.attention_backend must be"),
         ({"kv_cache_dtype": "FP8"}, "vllm.kv_cache_dtype must be"),
         ({"load_format": "pickle"}, "vllm.load_format must be"),
+        ({"lora_dtype": "fp8"}, "vllm.lora_dtype must be one of"),
         ({"spec_method": "medusa"}, "vllm.spec_method must be"),
         ({"speculative_config": {"num_spec_tokens": 3}}, "did you mean num_speculative_tokens?"),
         ({"speculative_config": {"num_speculative_tokens": 0}}, "num_speculative_tokens must be above 0"),
