@@ -78,28 +78,28 @@ USES = {
         "VLLM_WORKER_MULTIPROC_METHOD VLLM_MAX_NUM_BAD_WORDS VLLM_MAX_BAD_WORDS_TOTAL_TOKENS "
         f"VLLM_ENABLE_STARTUP_PLAN {SETS_LIBRARY_PATH}"
     ),
-    "vllm.lora.request.LoRARequest": "lora_name lora_int_id lora_path",
+    "vllm.lora.request.LoRARequest": "() lora_name lora_int_id lora_path",
     "vllm.model_executor.models.registry": "_run_in_subprocess(fn)",
     "vllm.multimodal.MULTIMODAL_REGISTRY": "",
     "vllm.multimodal.encoder_budget.MultiModalBudget": "__init__(vllm_config,mm_registry,*,enable_cache)",
     "vllm.multimodal.cache.base.MultiModalCache": "get_item_size(value)",
     "vllm.multimodal.image": "open_image(fp)",
-    "vllm.multimodal.inputs.MultiModalFeatureSpec": "data modality identifier mm_position mm_hash",
+    "vllm.multimodal.inputs.MultiModalFeatureSpec": "() data modality identifier mm_position mm_hash",
     "vllm.multimodal.inputs.PlaceholderRange": "offset get_num_embeds()",
     "vllm.multimodal.media.image.ImageMediaIO": "load_bytes(data)",
     "vllm.multimodal.processing.BaseMultiModalProcessor": "apply(inputs,timing_ctx)",
     "vllm.multimodal.processing.BaseProcessingInfo": "parse_mm_data(mm_data)",
-    "vllm.multimodal.processing.ProcessorInputs": "prompt mm_data_items",
+    "vllm.multimodal.processing.ProcessorInputs": "() prompt mm_data_items",
     "vllm.multimodal.processing.context.TimingContext": "enabled",
     "vllm.outputs.RequestError": "message retryable",
     "vllm.plugins": "load_general_plugins()",
-    "vllm.pooling_params.PoolingParams": "task use_activation skip_reading_prefix_cache",
+    "vllm.pooling_params.PoolingParams": "() task use_activation skip_reading_prefix_cache",
     "vllm.sampling_params.SamplingParams": (
-        "presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed ignore_eos "
-        "stop_token_ids max_tokens min_tokens logprobs logit_bias detokenize skip_clone structured_outputs "
-        "_bad_words_token_ids"
+        "() presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed "
+        "ignore_eos stop_token_ids max_tokens min_tokens logprobs logit_bias detokenize skip_clone "
+        "structured_outputs _bad_words_token_ids"
     ),
-    "vllm.sampling_params.StructuredOutputsParams": "json regex grammar _backend",
+    "vllm.sampling_params.StructuredOutputsParams": "() json regex grammar _backend",
     "vllm.usage.usage_lib.UsageContext": "OPENAI_API_SERVER",
     "vllm.v1.core.sched.async_scheduler.AsyncScheduler": _SCHEDULER,
     "vllm.v1.core.sched.scheduler.Scheduler": _SCHEDULER,
@@ -109,7 +109,7 @@ USES = {
     ),
     "vllm.v1.engine.EngineCoreOutputs": "outputs scheduler_stats finished_requests engine_index",
     "vllm.v1.engine.EngineCoreRequest": (
-        "request_id prompt_token_ids mm_features sampling_params pooling_params arrival_time lora_request "
+        "() request_id prompt_token_ids mm_features sampling_params pooling_params arrival_time lora_request "
         "cache_salt data_parallel_rank priority"
     ),
     "vllm.v1.engine.EngineCoreRequestType": "ADD ABORT UTILITY",
@@ -129,10 +129,10 @@ USES = {
     ),
     "vllm.v1.metrics.stats.PrefillStats": "num_cached_tokens",
     "vllm.v1.metrics.stats.RequestSpecDecodeMetrics": "histogram num_draft_tokens",
-    "vllm.v1.metrics.stats.SchedulerStats": "num_running_reqs num_waiting_reqs kv_cache_usage",
+    "vllm.v1.metrics.stats.SchedulerStats": "() num_running_reqs num_waiting_reqs kv_cache_usage",
     "vllm.v1.outputs.LogprobsLists": "logprob_token_ids logprobs",
 }
-"""Names in vLLM -> their fields, members and methods that are used, these with their parameters in order."""
+"""Names in vLLM -> their fields, members and methods that are used (see ``protocol.library``)."""
 
 _PATHS = {path.rpartition(".")[2]: path for path in USES}
 

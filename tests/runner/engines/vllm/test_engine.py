@@ -206,11 +206,14 @@ def test_all_that_another_vllm_lacks_is_told_at_once(engine_dir: Path, tmp_path:
     shutil.copytree(LIBRARY, library)
     client = library / "vllm" / "v1" / "engine" / "core_client.py"
     client.write_text(client.read_text().replace("self, request_ids: ", "self, ids: "))
+    lora = library / "vllm" / "lora" / "request.py"
+    lora.write_text(lora.read_text().replace("lora_name: str", "lora_name: str\n    new: str"))
     (library / "vllm" / "usage" / "usage_lib.py").unlink()
     with started(engine_dir, make_python(tmp_path / "python", sys.executable, library)) as server:
         assert server.exit_code() == 1
         assert str(server.exit_reason.read()) == (
-            "E1008 MissingRequirement: vllm.usage.usage_lib.UsageContext, "
+            "E1008 MissingRequirement: vllm.lora.request.LoRARequest() without new, "
+            "vllm.usage.usage_lib.UsageContext, "
             "vllm.v1.engine.core_client.SyncMPClient.abort_requests(request_ids) "
             f"in vLLM {PINNED_VERSION} was not found; install vllm=={PINNED_VERSION}, which is supported."
         )
