@@ -84,6 +84,8 @@ class VllmEngine:
         self._statistics = Statistics(active=0, queued=0, cache_used=0.0)
         self._asleep: set[str] = set()
         """Parts of the memory that sleep."""
+        self._is_asleep = False
+        """True from when vLLM is told to sleep until it can work again."""
         self._has_weights = True
         """False from a sleep of level 2 until the weights are read again."""
         self._aborted: list[str] = []
@@ -164,7 +166,7 @@ class VllmEngine:
     def _add(self, message: EngineCoreRequest) -> None:
         try:
             self._client.add_request(message)
-            if self.ready.is_asleep:  # vLLM keeps a request that comes after the order to sleep.
+            if self._is_asleep:  # vLLM keeps a request that comes after the order to sleep.
                 self._client.abort_requests([message.request_id])
                 self._fail(message.request_id, EngineAsleep())
         # vLLM's EngineDeadError, or an error of its socket; also below.
@@ -200,10 +202,12 @@ class VllmEngine:
         # NOTE: vLLM's own "wait" leaves requests that have not begun until it wakes, perhaps without weights.
         while order.mode == "wait" and self._running:
             time.sleep(_WAIT_POLL_S)
+        self._is_asleep = True
         try:
             with self._client.order("sleep"):
                 self._client.sleep(order.level, "abort")
         except CodedError:
+            self._is_asleep = False
             with suppress(Exception):  # It does not sleep, but may take no requests.
                 self._client.wake_up()
             raise
@@ -221,7 +225,8 @@ class VllmEngine:
                     self._has_weights = True
                     adapters = self._adapters.load_again(self._client)
                     self.ready = msgspec.structs.replace(self.ready, adapters=adapters)
-        return not self._asleep
+        self._is_asleep = bool(self._asleep)
+        return not self._is_asleep
 
     # Results of vLLM
 

@@ -12,7 +12,7 @@ pytest.importorskip("llguidance", reason="is in the engine environment")
 from msgspec.structs import replace
 
 from errors.requests import InvalidTensor
-from runner.engines.protocol.messages import ChatForm, Guide, Sampling, Submit
+from runner.engines.protocol.messages import ChatForm, Guide, Sampling, Sleep, Submit
 from runner.engines.vllm.arguments import guide_end_id, read_arguments
 from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
 from tests.runner.engines.listening import Listening
@@ -24,7 +24,7 @@ GREEDY = Sampling(top_k=1)
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    folder = make_vllm_directory(tmp_path / "engine")
+    folder = make_vllm_directory(tmp_path / "engine", enable_sleep_mode=True)
     save_byte_tokenizer(folder)
     (folder / "tokenizer_config.json").write_text('{"eos_token": {"content": "<end>"}}')
     return folder
@@ -114,3 +114,10 @@ def test_a_request_cancelled_while_its_guide_compiles_ends_once(
     engine.wait_for_end(2)
     assert engine.ends(1) == ["cancelled"]
     assert engine.tokens(1) == []
+
+
+def test_a_sleep_that_waits_also_waits_for_guides_that_compile(engine: Listening) -> None:
+    engine.send(Submit(1, [5], 3, GREEDY, guide=Guide("regex", "[a-z]{1,200}")))
+    engine.send(Sleep(2, 1, "wait"))
+    assert engine.wait_for_end(2) == "end"
+    assert engine.wait_for_end(1) == "length"
