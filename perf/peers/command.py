@@ -141,10 +141,11 @@ def _engines(
         place, _, python = rest.partition("@")
         if not place or "/" in name or name in found:
             raise InvalidInput(name="engine", expected="NAME=PLACE[@PYTHON], each name once", value=text)
-        found[name] = given_engine(place, python or engine_python(), folder / name)
+        python = str(Path(python).absolute()) if python else engine_python()
+        found[name] = given_engine(place, python, folder / name)
     if found:
         return found
-    python = str(options.engine_python)
+    python = str(Path(options.engine_python).absolute())
     if not os.access(python, os.X_OK):
         expected = "the Python of an environment with vLLM (see `make vllm`)"
         raise InvalidInput(name="engine-python", expected=expected, value=python)

@@ -222,7 +222,7 @@ def _folder(text: str) -> Path:
 def _program(text: str) -> str:
     if not os.access(text, os.X_OK) or Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is not a program (`make vllm` makes .venv-vllm)")
-    return text
+    return str(Path(text).absolute())
 
 
 def positive(text: str) -> int:
