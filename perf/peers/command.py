@@ -90,7 +90,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     servers_help = f"the first one is the reference of ratios. {servers}"
     add("--servers", nargs="+", type=server_name, default=list(_SERVERS), metavar="NAME", help=servers_help)
     workloads_help = (
-        f"some of {', '.join(WORKLOADS)}, or STREAMSxINPUTxOUTPUT (tokens): four requests a stream"
+        f"some of {', '.join(WORKLOADS)}, or STREAMSxINPUTxOUTPUT, in tokens, four times a stream"
     )
     add("--workloads", nargs="+", default=list(_WORKLOADS), metavar="NAME", help=workloads_help)
     add("--rounds", type=int, default=3, help="number of times that each workload is measured")
@@ -106,15 +106,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _check(options: argparse.Namespace, workloads: Mapping[str, Workload]) -> None:
     """Raise InvalidInput for what argparse does not check, and MissingRequirement for a missing router."""
+    result, work = options.result, options.work
     rules = (
         ("rounds", options.rounds >= 1, "at least 1"),
         ("limit-s", options.limit_s >= 0, "at least 0"),
-        (
-            "result",
-            not options.result or options.result.absolute().parent.is_dir(),
-            "a file in a folder that exists",
-        ),
-        ("work", not options.work or options.work.is_dir() or not options.work.exists(), "a folder"),
+        ("result", not result or result.absolute().parent.is_dir(), "a file in a folder that exists"),
+        ("result", not result or not result.is_dir(), "a file"),
+        ("work", not work or work.is_dir() or not work.exists(), "a folder"),
         ("arguments", isinstance(options.arguments, dict), "a JSON object"),
         ("arguments", not (options.arguments and options.engine), "absent with --engine, which has its own"),
         ("model", not (options.model and options.engine), "absent with --engine"),
@@ -124,9 +122,8 @@ def _check(options: argparse.Namespace, workloads: Mapping[str, Workload]) -> No
             value = getattr(options, name.replace("-", "_"))
             raise InvalidInput(name=name, expected=expected, value=str(value))
     if set(options.servers) == {"cog-events"} and any(each.is_whole for each in workloads.values()):
-        raise InvalidInput(
-            name="workloads", expected="of streams for cog-events alone", value=options.workloads
-        )
+        expected = "of streams for cog-events alone"
+        raise InvalidInput(name="workloads", expected=expected, value=options.workloads)
     for name in set(options.servers) & set(ROUTERS):
         find_program(ROUTERS[name][0])
 

@@ -94,6 +94,7 @@ def _stack(processes: int, engine: Engine, folder: Path, opened: ExitStack, log_
         "ENGINE_DIR": str(engine.folder),
         "OPENAI_PROCESSES": str(processes),
         "COG_LOG_LEVEL": "warning",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # As for vLLM's own server; greedy requests do without a sampler.
         "TRITON_START_TIMEOUT": str(ENGINE_START_TIMEOUT_S),
     }
     options: dict[str, Any] = {"log_name": log_name, "timeout_s": ENGINE_START_TIMEOUT_S}
