@@ -61,14 +61,14 @@ _CLASSES = {"speculative_config": SpeculativeConfig, "quantization_config": Quan
 _ADDED_CHOICES = {"attention_backend": ["auto"]}
 """Choices that vLLM reads and no type has."""
 _ANY_CASE = (
-    *("attention_backend", "linear_backend", "mamba_backend", "moe_backend", "quantization"),
+    *("attention_backend", "linear_backend", "load_format", "mamba_backend", "moe_backend", "quantization"),
     "sparse_indexer_topk_backend",
 )
 """Arguments whose texts vLLM reads in any case."""
 _DASHES = ("linear_backend", "moe_backend", "sparse_indexer_topk_backend", "speculative_config")
 """Arguments in whose texts or keys vLLM reads dashes as underscores."""
 _NAMES = ("cudagraph_mode",)
-"""Keys whose values are names of an enumeration's members, in any case."""
+"""Keys whose values are names of an enumeration's members, in any case, or their numbers."""
 _BOUNDS = {getattr(annotated_types, name.title()): name for name in ("ge", "gt", "le", "lt")}
 
 
@@ -136,11 +136,13 @@ def _keys(described: Any) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     for name, field in described.__pydantic_fields__.items():
         parts = _parts(field.annotation)
-        enumerated = [part for part in parts if isinstance(part, enum.EnumMeta)]
+        enumerated: list[Any] = [part for part in parts if isinstance(part, enum.EnumMeta)]
         is_free = {name, "*"} & changed or Any in parts or enumerated
         known = {} if is_free else {**_describe(field.annotation), **_bounds(field)}
         if name in _NAMES:
-            known = {"types": ["null", "string"], "choices": [*enumerated[0].__members__], "any_case": True}
+            choices = [*enumerated[0].__members__, *(each.value for each in enumerated[0])]
+            choices = [each for each in choices if isinstance(each, (int, str))]
+            known = {"types": ["integer", "null", "string"], "choices": choices, "any_case": True}
         # What is not validated, vLLM sets itself.
         is_inner = field.init is False or any(
             type(each).__name__ == "SkipValidation" for each in field.metadata

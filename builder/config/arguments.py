@@ -155,7 +155,7 @@ def _is_one_of(choices: Sequence[Any], described: Mapping[str, Any], value: obje
     """Compare texts as the library does: of some arguments in any case, of some with dashes."""
     if not described.get("any_case") or not isinstance(value, str):
         return value in choices
-    text, known = value.lower(), [choice.lower() for choice in choices]
+    text, known = value.lower(), [str(choice).lower() for choice in choices]
     return text in known or (described.get("dashes", False) and text.replace("-", "_") in known)
 
 

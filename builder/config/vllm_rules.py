@@ -13,8 +13,11 @@ _ORDERED = (
     ("max_num_seqs", "max_num_batched_tokens"),
     ("max_loras", "max_cpu_loras"),
     ("speculative_config.prompt_lookup_min", "speculative_config.prompt_lookup_max"),
+    ("long_prefill_token_threshold", "max_model_len"),
 )
-"""Pairs of which the first may be at most the second."""
+"""Pairs of which the first may be at most the second, unless that is -1 (what fits)."""
+_ORDERED_WHOLE = (("max_model_len", "max_num_batched_tokens"),)
+"""The same, of prompts that are not computed in parts."""
 _SAME = (
     ("attention_backend", "attention_config.backend"),
     ("cudagraph_capture_sizes", "compilation_config.cudagraph_capture_sizes"),
@@ -31,7 +34,7 @@ _NEEDED = (
     ("kv_transfer_config.kv_connector", "kv_role", ("kv_producer", "kv_consumer", "kv_both")),
 )
 """Keys of a mapping, another key that has to stand beside each, and its values."""
-_COUNTED_METHODS = (None, "ngram", "ngram_gpu", "draft_model")
+_COUNTED_METHODS = ("ngram", "ngram_gpu")
 """Methods for which nothing but the config tells the number of draft tokens."""
 _MODEL_METHODS = (None, "draft_model", "eagle", "eagle3")
 """Methods that need a draft model."""
@@ -48,10 +51,15 @@ def check_together(arguments: Mapping[str, Any]) -> None:
         raise InvalidBuildValue(
             key="vllm.distributed_executor_backend", expected=expected, value=shown(backend)
         )
-    ranks = arguments.get("tensor_parallel_size", 1)
-    check_split("decode_context_parallel_size", ranks, "tensor-parallel ranks", arguments)
-    for small, large in _ORDERED:
-        check_ordered(small, _find(arguments, small), large, _find(arguments, large))
+    if arguments.get("prefill_context_parallel_size", 1) == 1:
+        ranks = arguments.get("tensor_parallel_size", 1)
+        check_split("decode_context_parallel_size", ranks, "tensor-parallel ranks", arguments)
+    whole = _ORDERED_WHOLE if arguments.get("enable_chunked_prefill") is False else ()
+    for small, large in (*_ORDERED, *whole):
+        low, high = _find(arguments, small), _find(arguments, large)
+        if isinstance(low, int) and isinstance(high, int) and low > high > 0:
+            problem = f"leads to vllm.{small} {low} and vllm.{large} {high}"
+            raise ConflictingBuildKeys(problem=problem, remedy=f"{small} may be at most {large}")
     for one, other in _SAME:
         if _find(arguments, one) is not None and _find(arguments, other) is not None:
             problem = f"gives vllm.{one} and vllm.{other}, which are the same"
@@ -62,13 +70,6 @@ def check_together(arguments: Mapping[str, Any]) -> None:
             remedy = f"give vllm.{needed} {' or '.join(values)} too"
             raise ConflictingBuildKeys(problem=f"gives vllm.{key}", remedy=remedy)
     _check_speculation(arguments)
-
-
-def check_ordered(small: str, low: object, large: str, high: object) -> None:
-    """Raise E1204 if both values are numbers and ``low`` is above ``high``."""
-    if isinstance(low, int) and isinstance(high, int) and low > high:
-        problem = f"leads to vllm.{small} {low} and vllm.{large} {high}"
-        raise ConflictingBuildKeys(problem=problem, remedy=f"{small} may be at most {large}")
 
 
 def check_split(name: str, count: int, what: str, arguments: Mapping[str, Any]) -> None:
@@ -86,9 +87,10 @@ def _check_speculation(arguments: Mapping[str, Any]) -> None:
     found = {key: arguments.get(shorthand[key]) if value is None else value for key, value in found.items()}
     if given is None and not any(found.values()):
         return
-    method, is_counted = found["method"], found["num_speculative_tokens"] is not None
-    missing = "model" if method in _MODEL_METHODS and found["model"] is None else ""
-    if not missing and not is_counted and method in _COUNTED_METHODS and (method or not found["model"]):
+    method, missing = found["method"], ""
+    if method in _MODEL_METHODS and found["model"] is None:
+        missing = "model"
+    elif method in _COUNTED_METHODS and found["num_speculative_tokens"] is None:
         missing = "num_speculative_tokens"
     if missing:
         named = f" with the method {method}" if method else ", and no method that needs none"

@@ -6,7 +6,7 @@ from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.config.vllm_arguments import TABLE
-from builder.config.vllm_rules import check_ordered, check_split, check_together
+from builder.config.vllm_rules import check_split, check_together
 from builder.kinds.adapters import check_rank
 from builder.kinds.weights_plan import WeightsPlan
 from builder.sizes.fit import BATCH, BATCH_TOKENS, GPU_SHARE, MemoryArguments
@@ -48,14 +48,8 @@ class Plan(WeightsPlan):
             ]
 
     def check_values(self, values: Mapping[str, Any]) -> None:
+        super().check_values(values)
         given = self.arguments
-        length = self.max_seq_len(ModelConfig(values))
-        check_ordered(
-            "long_prefill_token_threshold", given.get("long_prefill_token_threshold"), "max_model_len", length
-        )
-        if given.get("enable_chunked_prefill") is False:
-            tokens = given.get("max_num_batched_tokens")
-            check_ordered("max_model_len", length, "max_num_batched_tokens", tokens)
         if "hf_overrides" in given:
             return
         try:

@@ -128,6 +128,11 @@ def test_what_vllm_itself_reads_is_taken_in_its_own_writing(given: dict[str, Any
     [
         ({"max_num_seqs": 256, "max_num_batched_tokens": 64}, "max_num_seqs may be at most max_num_b"),
         ({"enable_lora": True, "max_loras": 4, "max_cpu_loras": 2}, "max_loras may be at most max_cpu_loras"),
+        ({"max_model_len": 512, "long_prefill_token_threshold": 600}, "may be at most max_model_len"),
+        (
+            {"max_model_len": 512, "enable_chunked_prefill": False, "max_num_batched_tokens": 256},
+            "max_model_len may be at most max_num_batched_tokens",
+        ),
         ({"max_model_len": 0}, "vllm.max_model_len must be at least 1, or -1 for what fits, but is 0"),
         ({"decode_context_parallel_size": 2}, "must be a divisor of 1, the number of tensor-parallel ranks"),
         ({"distributed_executor_backend": "rey"}, "must be one of ray, mp, uni, "),
@@ -149,11 +154,32 @@ def test_what_is_wrong_together_is_told_before_vllm_starts(given: dict[str, Any]
 @pytest.mark.parametrize(
     "given",
     [
+        {"tensor_parallel_size": 1, "prefill_context_parallel_size": 2, "decode_context_parallel_size": 2},
+        {"max_model_len": -1, "long_prefill_token_threshold": 600},
+        {"max_model_len": 512, "max_num_batched_tokens": 256},
+        {"load_format": "SafeTensors"},
+        {"compilation_config": {"cudagraph_mode": 2}},
+    ],
+)
+def test_arguments_that_vllm_takes_together_are_taken(given: dict[str, Any]) -> None:
+    engine_plan(BuildConfig(engine="vllm", model_id="a/b", vllm=given))
+
+
+def test_the_models_own_numbers_exclude_nothing_once_they_are_overridden() -> None:
+    given = {"hf_overrides": {"num_attention_heads": 6}, "tensor_parallel_size": 3, "max_model_len": 4096}
+    plan = engine_plan(BuildConfig(engine="vllm", model_id="a/b", vllm=given))
+    plan.check_values({"num_attention_heads": 4, "hidden_size": 8, "max_position_embeddings": 1024})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
         {"method": "mtp", "num_speculative_tokens": 1},
         {"method": "suffix"},
         {"method": "ngram", "num-speculative-tokens": 3, "prompt_lookup_max": 4},
         {"model": "/draft", "num_speculative_tokens": 2, "attention_backend": "flash_attn"},
         {"method": "eagle3", "model": "/draft"},
+        {"method": "draft_model", "model": "/draft-with-n_predict"},
         None,
     ],
 )
@@ -167,11 +193,6 @@ def test_speculation_that_vllm_takes_is_taken(given: dict[str, Any] | None) -> N
         ({"max_model_len": 4096}, "must be at most 1024"),
         ({"tensor_parallel_size": 3}, "must be a divisor of 4, the number of attention heads, but is 3"),
         ({"enable_expert_parallel": True}, "a llama model has no experts; leave it out"),
-        ({"long_prefill_token_threshold": 2000}, "long_prefill_token_threshold may be at most max_model_len"),
-        (
-            {"enable_chunked_prefill": False, "max_num_batched_tokens": 64},
-            "max_model_len may be at most max_n",
-        ),
     ],
 )
 def test_what_the_model_excludes_is_told_before_its_weights_are_downloaded(
