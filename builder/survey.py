@@ -1,5 +1,6 @@
 """Survey of a model before its weights are downloaded: its files' sizes, and what config.json says."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -94,7 +95,7 @@ def _announced_values(hub: Hub, snapshot: Snapshot, config: BuildConfig) -> Mapp
     assert config.gguf_file is not None
     size_bytes = next(file.size_bytes for file in snapshot.files if file.name == config.gguf_file)
     with hub.beginning(snapshot, config.gguf_file) as file:
-        header = read_header_of(config.model_name, config.gguf_file, file, size_bytes or 0)
+        header = read_header_of(config.model_name, config.gguf_file, file, size_bytes or sys.maxsize)
     return _gguf_values(config, header)
 
 

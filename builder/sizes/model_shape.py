@@ -12,6 +12,8 @@ from typing import Any
 from builder.weights.checkpoint import LENGTH_KEYS
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_MOST = 1 << 32
+"""Limit of a number in a config.json: products of larger ones are not numbers of a computer."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class _Counter:
         self._hidden = self._required("hidden_size", "n_embd", "d_model", "n_embed")
         self._layers = self._required("num_hidden_layers", "n_layer", "n_layers", "num_layers")
         self._heads = self._required("num_attention_heads", "n_head", "n_heads", "num_heads")
-        self._head_size = self._number("head_dim", "kv_channels", "d_kv") or self._hidden // self._heads
+        self._head_size = self._number("head_dim", "kv_channels", "d_kv") or self._hidden // self._heads or 1
         self._kv_heads = self._count_kv_heads()
         self._intermediate = self._count_intermediate()
         self._experts = self._number(*_EXPERT_KEYS, section="ffn_config") or 0
@@ -166,8 +168,8 @@ class _Counter:
         )
 
     def _attention(self) -> int:
-        if (latent := self._values.get("kv_lora_rank")) is not None:
-            return self._latent_attention(int(latent))
+        if (latent := self._number("kv_lora_rank")) is not None:
+            return self._latent_attention(latent)
         return self._hidden * 2 * (self._heads + self._kv_heads) * self._head_size
 
     def _latent_attention(self, latent: int) -> int:
@@ -176,14 +178,14 @@ class _Counter:
         rotary = self._required("qk_rope_head_dim")
         value = self._required("v_head_dim")
         queries = self._heads * (content + rotary)
-        rank = self._values.get("q_lora_rank")
+        rank = self._number("q_lora_rank")
         linear = self._hidden * queries if rank is None else rank * (self._hidden + queries)
         linear += self._hidden * (latent + rotary) + latent * self._heads * (content + value)
-        return int(linear + self._heads * value * self._hidden)
+        return linear + self._heads * value * self._hidden
 
     def _latent_size(self) -> int | None:
-        latent = self._values.get("kv_lora_rank")
-        return None if latent is None else int(latent) + self._required("qk_rope_head_dim")
+        latent = self._number("kv_lora_rank")
+        return None if latent is None else latent + self._required("qk_rope_head_dim")
 
     def _mlp(self, width: int) -> int:
         return (3 if self._family.is_gated else 2) * self._hidden * width
@@ -233,4 +235,4 @@ class _Counter:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST

@@ -122,7 +122,7 @@ def _tensor_dtypes(model: Model, name: str) -> list[str]:
         tensors = [tensor for key, tensor in json.loads(text).items() if key != "__metadata__"]
         end = max((int(tensor["data_offsets"][1]) for tensor in tensors), default=0)
         dtypes = [str(tensor["dtype"]) for tensor in tensors]
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as exc:
+    except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as exc:
         raise model.unusable(f"the header of {name} is not safetensors") from exc
     if 8 + header_bytes + end != size_bytes:
         raise model.unusable(

@@ -143,7 +143,7 @@ class Hub:
             )
             for file in info.siblings or []
         ]
-        told = info.safetensors.parameters if info.safetensors is not None else {}
+        told = (info.safetensors.parameters if info.safetensors is not None else None) or {}
         dtype = DTYPES.get(max(told, key=told.__getitem__, default=""))
         return Snapshot(model_id=model_id, commit=str(info.sha), files=tuple(files), weight_dtype=dtype)
 

@@ -145,6 +145,8 @@ def remove(name: str) -> Callable[[Path], object]:
     return lambda model: (model / name).unlink()
 
 
+_HEADER = b'{"a": {"dtype": "F32", "data_offsets": [0, Infinity]}}'
+ENDLESS = len(_HEADER).to_bytes(8, "little") + _HEADER
 BREAKAGES: list[tuple[Callable[[Path], object], type[CodedError], str]] = [
     (remove("config.json"), ModelUnusable, "no config.json"),
     (write("config.json", b"{"), ModelUnusable, "not JSON"),
@@ -152,6 +154,7 @@ BREAKAGES: list[tuple[Callable[[Path], object], type[CodedError], str]] = [
     (truncated, ModelUnusable, "its header announces"),
     (write("model.safetensors", b"PK"), ModelUnusable, "not a whole"),
     (write("model.safetensors", b"\2" + bytes(7) + b"[]"), ModelUnusable, "not safetensors"),
+    (write("model.safetensors", ENDLESS), ModelUnusable, "not safetensors"),
     (write("tokenizer.json", b"{}"), TokenizerUnusable, "can't be loaded"),
     (write("tokenizer_config.json", b"{"), ModelUnusable, "not JSON"),
     (remove("tokenizer.json"), TokenizerUnusable, "neither tokenizer.json"),

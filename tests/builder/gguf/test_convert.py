@@ -229,11 +229,14 @@ def test_llama_cpp_has_the_file_as_it_is_of_any_architecture(tmp_path: Path) -> 
         build(config_of(tmp_path, **given), tmp_path / "other.tar", report=lambda line: None)
 
 
-def test_of_a_hub_repository_only_the_gguf_file_is_downloaded(tmp_path: Path, hub: HubServer) -> None:
+@pytest.mark.parametrize(("engine", "lists_sizes"), [("transformers", True), ("vllm", False)])
+def test_of_a_hub_repository_only_the_gguf_file_is_downloaded(
+    tmp_path: Path, hub: HubServer, engine: str, lists_sizes: bool
+) -> None:
     content = gguf_models.write(tmp_path / "x.gguf").read_bytes()
     files = {**tiny_model.files(), "Q8/x.gguf": content, "y.gguf": b"none"}
-    hub.repositories[MODEL_ID] = Repository(files, lfs={"Q8/x.gguf"})
-    config = config_of(tmp_path, model_id=MODEL_ID, gguf_file="Q8/x.gguf")
+    hub.repositories[MODEL_ID] = Repository(files, lfs={"Q8/x.gguf"}, lists_hashes=lists_sizes)
+    config = config_of(tmp_path, engine=engine, model_id=MODEL_ID, gguf_file="Q8/x.gguf")
     assert any("Q8/x.gguf" in line for line in plan_lines(config))
     manifest = build(config, tmp_path / "engine.tar", report=lambda line: None)
     assert manifest.revision == hub.repositories[MODEL_ID].commit

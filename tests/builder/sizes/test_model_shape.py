@@ -20,9 +20,16 @@ def test_a_multimodal_models_text_part_is_counted() -> None:
 
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
 def test_a_config_without_a_needed_number_is_told_by_its_name(key: str) -> None:
-    for value in (None, 0, -1, "4096", True, [1]):
+    for value in (None, 0, -1, "4096", True, [1], 10**400):
         with pytest.raises(UnknownShape, match=key):
             shape_of({**LLAMA_2_7B, key: value})
+
+
+@pytest.mark.parametrize("key", ["kv_lora_rank", "q_lora_rank"])
+def test_what_is_no_number_of_latent_attention_counts_as_left_out(key: str) -> None:
+    known = PUBLISHED["deepseek-v2-lite"][0]
+    for value in ("512", [512], {}):
+        assert shape_of({**known, key: value}) == shape_of({**known, key: None})
 
 
 def test_heads_and_lengths_are_read_by_every_familys_names() -> None:
