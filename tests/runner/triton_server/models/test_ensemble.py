@@ -90,6 +90,8 @@ def test_the_streaming_grpc_client_of_others_documents_is_served(triton: TritonU
         ({"text_input": "x" * 5000}, "E1002"),
         ({"temperature": -1.0}, "E1103"),
         ({"beam_width": 2}, "E1104"),
+        ({"lora_name": "french"}, "E1104"),
+        ({"min_p": 2.0}, "E1103"),
     ],
 )
 @pytest.mark.parametrize("form", ["generate", "generate_stream"])
