@@ -206,9 +206,8 @@ class Requests:
         os._exit(_BROKEN_EXIT_CODE)
 
     def check_progress(self, timeout_s: float) -> None:
-        """End an engine that is awake and whose requests have had no token for this time; 0: never."""
-        is_waiting = bool(self._running) and not self._engine.ready.is_asleep
-        if is_waiting and 0 < timeout_s < time.monotonic() - self._progress_s:
+        """End an engine whose requests have had no token for this time; 0: never. It has none asleep."""
+        if self._running and 0 < timeout_s < time.monotonic() - self._progress_s:
             reason = f"it hangs: requests waited and heard nothing for {timeout_s:g} s"
             self.broken(EngineCrashed(engine_kind=self._engine_kind, reason=reason))
 

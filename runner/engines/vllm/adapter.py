@@ -90,10 +90,6 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     folder, lora = engine_dir / LORA_FOLDER, config.lora_config
     limits = () if lora is None else (lora.max_cpu_loras or lora.max_loras, lora.max_lora_rank)
     adapters = Adapters(LoRARequest, folder, "vllm:", *limits)
-    for name, request in adapters.carried.items():
-        # NOTE: vLLM loads one with its first request, too, which would end the core if that fails.
-        with client.order(f"load the LoRA adapter {name}"):
-            client.add_lora(request)
     max_length = config.model_config.max_model_len
     ready = Ready(
         engine_kind=ENGINE_KIND,
@@ -113,6 +109,11 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
     )
     has_drafts = config.speculative_config is not None
     engine = VllmEngine(client, sink, ready, adapters, guides, end_id, pooling, images, has_drafts=has_drafts)
+    # NOTE: after the engine is made, which ends this process if the core dies: vLLM would wait for ever.
+    for name, request in adapters.carried.items():
+        # NOTE: vLLM loads one with its first request, too, which would end the core if that fails.
+        with client.order(f"load the LoRA adapter {name}"):
+            client.add_lora(request)
     is_serving.set()
     return engine
 

@@ -20,11 +20,13 @@ from runner.engines.protocol.messages import (
     UnloadAdapter,
     WakeUp,
 )
+from tests.engine.pooling_files import write_pooling
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.lora_adapters import make_adapter
 from tests.runner.engines.vllm.vllm_engines import make_python, make_vllm_directory, running, started
 
 GREEDY = Sampling(top_k=1)
+NEVER_EMBEDDED = 669
 LORA = {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 3, "max_lora_rank": 16}
 
 
@@ -171,13 +173,28 @@ def test_an_engine_sleeps_and_wakes(engine: Listening, tmp_path: Path) -> None:
     assert ready(engine).adapters == {"pirate": digest_of(folder)}
 
 
-def test_an_engine_whose_own_adapter_can_not_be_loaded_does_not_start(tmp_path: Path, python: str) -> None:
+@pytest.mark.parametrize(
+    ("shift", "code", "told"), [(0, 1, "failed to load the LoRA adapter bad"), (-1, 70, "was killed")]
+)
+def test_an_engine_whose_own_adapter_can_not_be_loaded_does_not_start(
+    tmp_path: Path, python: str, shift: int, code: int, told: str
+) -> None:
     """A request that names it would end the core."""
     directory = make_vllm_directory(tmp_path / "engine", **LORA)
-    make_adapter(directory / "lora" / "bad", 0)
+    make_adapter(directory / "lora" / "bad", shift)
     with started(directory, python) as server:
-        assert server.exit_code() == 1
-        assert "failed to load the LoRA adapter bad" in str(server.exit_reason.read())
+        assert server.exit_code() == code
+        assert told in str(server.exit_reason.read())
+
+
+def test_a_core_that_hangs_while_a_sleep_waits_for_its_requests_is_ended(tmp_path: Path, python: str) -> None:
+    directory = make_vllm_directory(tmp_path / "engine", enable_sleep_mode=True)
+    write_pooling(directory, "lasttoken", max_tokens=512)
+    with started(directory, python, hang_timeout_s=3.0) as server, Listening(server) as client:
+        client.send(Submit(1, [7, NEVER_EMBEDDED], 0, embeds=True))
+        client.send(Sleep(2, 1, "wait"))
+        assert "heard nothing for 3 s" in client.wait_for_end(1)
+        assert server.exit_code() == 70
 
 
 @pytest.mark.parametrize("arguments", [{}, {"max_lora_rank": 8}])

@@ -36,9 +36,13 @@ def running(directory: Path, python: str, **options: str) -> Iterator[Listening]
 
 
 @contextmanager
-def started(directory: Path, python: str, **options: str) -> Iterator[EngineServerUnderTest]:
+def started(
+    directory: Path, python: str, *, hang_timeout_s: float = 300.0, **options: str
+) -> Iterator[EngineServerUnderTest]:
     with TemporaryDirectory() as folder:
-        server = EngineServerUnderTest("vllm", directory, options, Path(folder), python=python)
+        server = EngineServerUnderTest(
+            "vllm", directory, options, Path(folder), python=python, hang_timeout_s=hang_timeout_s
+        )
         try:
             yield server
         finally:

@@ -7,6 +7,7 @@ import logging
 import queue
 import threading
 import time
+from concurrent.futures import Future
 from logging.config import dictConfig
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,8 @@ FAILS_ALONE = 667
 KILLS_THE_CORE = 668
 """A prompt that ends with it ends the engine core without an error, as SIGKILL does."""
 SHIFT = "standin_shift"
-"""Key of an adapter's configuration: by how much the next token is higher; 0: it can't be loaded."""
+"""Key of an adapter's configuration: by how much the next token is higher. An adapter with 0 can't be loaded;
+loading one with -1 kills the core."""
 NEVER_EMBEDDED = 669
 """An input that ends with it runs until it is aborted."""
 DOES_NOT_START = 999
@@ -92,7 +94,11 @@ class SyncMPClient:
     def add_lora(self, lora_request: LoRARequest) -> bool:
         self.call_utility("add_lora")
         with self._lock:
-            return self._shift_of(lora_request) > 0
+            shift = self._shift_of(lora_request)
+        if shift < 0:
+            self.shutdown()
+            Future().result()  # As vLLM waits for the result of a core that is gone.
+        return shift > 0
 
     def remove_lora(self, lora_id: int) -> bool:
         self.call_utility("remove_lora")
