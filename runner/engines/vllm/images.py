@@ -43,6 +43,8 @@ _COSTLY_PARTS = b"\xff\xda", b"\xff\xe1"
 """Beginnings of scans and of Exif data in a JPEG file, each of which takes long, however few bytes it has."""
 _MOST_PARTS, _BYTES_PER_PART = 100, 1 << 14
 """Limit of them, and bytes of a file for one more: other data has such beginnings by chance, but fewer."""
+_MOST_READS = 1 << 16
+"""Limit of reads of a file before its pixels: Pillow reads a PNG's chunks, and others' parts, in Python."""
 _MAX_WAITING_BYTES = 1 << 28
 """Limit of the files of all images that wait for their turn."""
 _MAX_PREPARED_BYTES = 1 << 30
@@ -165,6 +167,18 @@ class Images:
         return sorted(features, key=lambda each: each.mm_position.offset)
 
 
+class _Header(BytesIO):
+    """A file of which only the header is read. It fails where that takes too many reads."""
+
+    num_reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.num_reads += 1
+        if self.num_reads > _MOST_READS:
+            raise ValueError("too many parts")
+        return super().read(size)
+
+
 def decode(images: Sequence[bytes]) -> list[Any]:
     """Decode images as vLLM's own front end does. Raises E1017, for a wrong size before any is decoded."""
     left = _MAX_PIXELS
@@ -176,7 +190,7 @@ def decode(images: Sequence[bytes]) -> list[Any]:
             raise ImageRefused(name=name, reason=reason, remedy="save it again as a JPEG with one scan")
         try:
             # NOTE: vLLM's reader, which decodes them later: a file may be an image of two formats at once.
-            with vllm_image.open_image(BytesIO(data)) as image:
+            with vllm_image.open_image(_Header(data)) as image:
                 if image.format not in (*_FORMATS, _SEVERAL_JPEGS):
                     raise ValueError(image.format)
                 short, long = sorted(image.size)
@@ -184,8 +198,8 @@ def decode(images: Sequence[bytes]) -> list[Any]:
         except Image.DecompressionBombError:  # Above Pillow's own limit.
             short, long, left = 1, 1, -1
         except Exception as exc:  # Pillow raises many kinds for a broken header.
-            reason = f"it is no image of a known format ({', '.join(_FORMATS)})"
-            raise ImageRefused(name=name, reason=reason, remedy="send another") from exc
+            reason = f"it is no image of a known format ({', '.join(_FORMATS)}), or has too many parts"
+            raise ImageRefused(name=name, reason=reason, remedy="save it again, or send another") from exc
         if left < 0:
             reason = f"with it the images have more than {_MAX_PIXELS} pixels together"
             raise ImageRefused(name=name, reason=reason, remedy="send smaller or fewer ones")

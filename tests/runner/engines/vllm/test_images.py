@@ -90,6 +90,11 @@ def jpeg(part: bytes, count: int) -> bytes:
     return b"\xff\xd8" + (b"\xff" + part) * count
 
 
+def png_of_chunks(count: int) -> bytes:
+    whole = png(5, 5, 1)
+    return whole[:33] + (bytes(4) + b"teSt" + struct.pack(">I", zlib.crc32(b"teSt"))) * count + whole[33:]
+
+
 def two_images() -> bytes:
     """Return a file that is a small WebP, and a large image of another format to other readers."""
     other = b": x\nImage type: L 1 image\nImage size (x*y): 200000*1\n\x1a".ljust(4000, b"\0")
@@ -111,8 +116,9 @@ def two_images() -> bytes:
         (27, two_images(), "known format"),
         (28, jpeg(b"\xda\0\x08\1\1\1\x01\x3f\x02\x7f\xfe\xff\0", 300), "300 scans"),
         (29, jpeg(b"\xe1\0\x09Exif\0\0a", 300), "300 scans and parts of Exif data"),
+        (51, png_of_chunks(40_000), "too many parts"),
     ],
-    ids=["empty", "SVG", "EPS", "cut", "bomb", "smaller bomb", "narrow", "of two formats", "scans", "Exif"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_hostile_image_is_refused_alone(client: Listening, number: int, image: bytes, says: str) -> None:
     answer = ask(client, number, [IMAGE, 1], image)
@@ -120,6 +126,10 @@ def test_a_hostile_image_is_refused_alone(client: Listening, number: int, image:
     assert says in answer
     answer = ask(client, number + 100, [IMAGE, IMAGE, 1], png(5, 5, 1), image)
     assert answer.startswith("E1017 ImageRefused: image 2 of 2")
+
+
+def test_an_image_of_many_parts_is_decoded(client: Listening) -> None:
+    assert ask(client, 52, [IMAGE, 1], png_of_chunks(20_000)) == "length"
 
 
 def test_warnings_of_an_image_are_not_logged(client: Listening, folder: Path) -> None:
