@@ -115,7 +115,7 @@ class ChatProgram:
         if taken is None:
             _check_complete(chat, text, message.image_mark)
         if message.continues:
-            text = _cut_at_tag(text, final)
+            text = _cut_at_tag(text, _after_images(final, message.image_mark))
         text, plain = hider.reveal(text)
         size_bytes = len(text.encode(errors="surrogatepass"))
         if size_bytes > self._compiled.max_bytes:
@@ -176,15 +176,17 @@ def _check_complete(chat: list[Message], text: str, image_mark: str) -> None:
     """Raise E1702 for a message that the template left out."""
     at = 0
     for index, message in enumerate(chat):
-        content = message.get("content", "")
-        if image_mark:
-            content = content.rpartition(image_mark)[-1]  # The text after the last image.
-        content = content.strip()
+        content = _after_images(message.get("content", ""), image_mark).strip()
         found = text.find(content, at)
         at = found if found >= 0 else text.find(content)
         if at < 0:
             reason = f"it leaves out message {index + 1} of {len(chat)}, of the role {message['role']}"
             raise ChatTemplateRefused(reason=reason)
+
+
+def _after_images(content: str, image_mark: str) -> str:
+    """Return the text after the last image: templates write images with texts of their own."""
+    return content.rpartition(image_mark)[-1] if image_mark else content
 
 
 def _read(messages: Any) -> Any:

@@ -133,6 +133,15 @@ def test_a_text_can_not_pass_for_an_image(model: WritingModel) -> None:
         assert f"messages[0].content[2].type must be image_url, but is '{kind}'" in error["message"]
 
 
+def test_a_message_with_an_image_is_continued(model: WritingModel) -> None:
+    (message,) = image_body(CHAT, DATA_URL, "It is ")["messages"]
+    options = {"continue_final_message": True, "add_generation_prompt": False}
+    for content in (message["content"], message["content"][:2]):
+        model.ask(CHAT, messages=[{"role": "assistant", "content": content}], **options)
+    prompts = [TOKENIZER.decode(each) for each in model.prompts]
+    assert prompts == ["assistant: See:(image)It is ", "assistant: See:(image)"]
+
+
 def test_messages_without_images_reach_the_template_as_texts(model: WritingModel) -> None:
     model.ask(CHAT, messages=[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}])
     assert (model.images, TOKENIZER.decode(model.prompts[0])) == ([[]], "user: Hi;")
