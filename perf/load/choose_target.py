@@ -51,7 +51,8 @@ async def choose_target(options: argparse.Namespace) -> tuple[Target, Workload]:
     with closing(http):
         if options.target == OPENAI and not options.model:
             listed = await only_model(url)
-            options.model, context = str(listed["id"]), listed.get("max_model_len") or math.inf
+            options.model, told = str(listed["id"]), listed.get("max_model_len")
+            context = told if isinstance(told, int) and told > 0 else math.inf
         if await tokens_of(workload.prompt):
             prompt, tokens = await exact_prompt(count, tokens_of)
             workload = replace(workload, prompt=prompt, input_tokens=tokens)

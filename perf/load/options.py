@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 from contextlib import suppress
 
 from errors.requests import InvalidInput
@@ -11,6 +10,8 @@ from runner.triton_server.model_names import ENSEMBLE, SLOT
 
 COG, MOCK, TRITON, OPENAI = "cog-triton", "mock", "triton", "openai"
 _MOCK_OPTIONS = ("tps", "output_method", "buffer_size")
+_MOST = 10_000_000
+"""Limit of lengths and speeds; a prompt of that many tokens is made in memory."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +64,8 @@ def check(options: argparse.Namespace) -> None:
         raise InvalidInput(name="extra", expected="a JSON object", value=options.extra)
     for name in ("n_input_tokens", "n_output_tokens", "buffer_size", "tps"):
         value = getattr(options, name)
-        if value is not None and not 0 < value < math.inf:
-            raise InvalidInput(name=name, expected="above 0 and finite", value=value)
+        if value is not None and not 0 < value <= _MOST:
+            raise InvalidInput(name=name, expected=f"above 0 and at most {_MOST}", value=value)
     is_mock = any(getattr(options, name) is not None for name in _MOCK_OPTIONS)
     if options.target is None:
         options.target = MOCK if is_mock else COG

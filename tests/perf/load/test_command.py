@@ -61,6 +61,10 @@ def test_figures_alone_go_to_the_terminal(cog: CogUnderTest) -> None:
         (["--extra", "[]"], "E1005 InvalidInput: extra must be a JSON object"),
         (["--slo", "x=1"], "E1005 InvalidInput: slo must be"),
         (["--n_input_tokens", "0"], "E1005 InvalidInput: n_input_tokens must be above 0"),
+        (
+            ["--n_input_tokens", "99999999999"],
+            "E1005 InvalidInput: n_input_tokens must be above 0 and at most",
+        ),
         (["--report", "/no/such/folder/x.html"], "E1005 InvalidInput: file must be a file in a folder"),
         (["--json", "/tmp"], "E1005 InvalidInput: file must be a file in a folder"),
     ],
@@ -83,9 +87,11 @@ def test_a_server_that_refuses_the_first_request_is_not_tested() -> None:
     assert len(server.asked) == 1
 
 
-def test_a_length_over_the_models_context_is_refused_before_the_test() -> None:
+@pytest.mark.parametrize("context", ["12", '"12"'])
+def test_a_length_over_the_models_context_is_refused_before_the_test(context: str) -> None:
+    """Another server's list may have anything there, which is then not taken for the context."""
     usage = '{"usage": {"prompt_tokens": 5, "completion_tokens": 1}}'
-    listed = json_answer('{"data": [{"id": "a", "max_model_len": 12}]}')
+    listed = json_answer(f'{{"data": [{{"id": "a", "max_model_len": {context}}}]}}')
     stream = f"data: {usage}\n\ndata: [DONE]\n\n"
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {len(stream)}\r\n\r\n"
 
@@ -97,8 +103,12 @@ def test_a_length_over_the_models_context_is_refused_before_the_test() -> None:
     with ScriptedServer(answer) as server:
         load = ("--rate", 1, "--unit", "rps", "--duration", 1, "--target", "openai", "--url", server.url)
         code, _, errors = perf(*load, *lengths)
-    assert (code, len(server.asked)) == (2, 3)
-    assert errors.startswith("E1005 InvalidInput: n_output_tokens must be at most 7, the room of a's context")
+    if context == "12":
+        assert (code, len(server.asked)) == (2, 3)
+        told = "E1005 InvalidInput: n_output_tokens must be at most 7, the room of a's context"
+        assert errors.startswith(told)
+    else:
+        assert (code, errors) == (0, "")
 
 
 @pytest.mark.parametrize("script", ["scripts/test_perf.py", "mock_cog_triton/test_perf.py"])
