@@ -76,7 +76,7 @@ class Plan(WeightsPlan):
         if isinstance(online, dict):
             online = online.get("weight")
         kv_bytes = given.get("kv_cache_memory_bytes")
-        adapters = max(given.get("max_loras", 1), len(self.config.lora or {}))
+        adapters = given.get("max_loras", len(self.config.lora or {}) or 1)
         if not (given.get("enable_lora") or self.config.lora):
             adapters = 0
         return MemoryArguments(

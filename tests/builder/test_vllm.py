@@ -12,6 +12,7 @@ from builder.config.config import BuildConfig
 from builder.config.file import ConfigFile, read_config
 from builder.config.vllm_arguments import TABLE
 from builder.kinds import engine_plan
+from builder.kinds.vllm import Plan
 from errors.coded_error import CodedError
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.unpacked_builds import built, example_model
@@ -282,6 +283,13 @@ def make_adapter(folder: Path, rank: object, **keys: object) -> None:
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "peft_type": "LORA", **keys}))
     (folder / "adapter_model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+
+
+@pytest.mark.parametrize(("given", "ranks"), [({}, 48), ({"max_loras": 2}, 32), ({"max_lora_rank": 8}, 24)])
+def test_the_room_for_adapters_is_that_of_the_ones_that_run_at_once(given: dict[str, Any], ranks: int) -> None:
+    lora = {name: {"model_path": name} for name in ("one", "two", "three")}
+    plan = Plan(BuildConfig.model_validate({**KEYS, "model_id": "a/b", "lora": lora, "vllm": given}))
+    assert plan.memory_arguments().adapter_ranks == ranks
 
 
 def test_adapters_are_packed_by_name_and_vllm_gets_room_for_them(model: Path, tmp_path: Path) -> None:
