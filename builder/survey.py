@@ -83,9 +83,8 @@ def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Surv
     else:
         read = {"config.json"} & set(snapshot.names) if config.gguf_file is None else set(names)
         values = _values(config, Model(config.model_name, snapshot.commit, hub.fetch(snapshot, read, None)))
-    return Survey(
-        snapshot.commit, snapshot.commit, values, sizes, missing_bytes, snapshot.weight_dtype, is_converted
-    )
+    dtype = snapshot.weight_dtype if any(name.endswith(".safetensors") for name in names) else None
+    return Survey(snapshot.commit, snapshot.commit, values, sizes, missing_bytes, dtype, is_converted)
 
 
 def _announced_values(hub: Hub, snapshot: Snapshot, config: BuildConfig) -> Mapping[str, Any]:

@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from builder.plan import plan_lines
+from builder.sizes.model_shape import shape_of
 from cli.main import main
 from engine.machine.gpu import Gpu
+from engine.words import count_in_words
 from errors.build_config import InvalidBuildValue, ModelTooLarge, SequenceTooLong
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
@@ -165,6 +167,20 @@ def test_the_files_of_an_unknown_model_tell_its_parameters(
     lines = lines_of(tmp_path, {"engine": "vllm", "model_id": MODEL_ID})
     assert line_of(lines, "model").startswith("model 1.5 million parameters, ")
     assert line_of(lines, "KV cache").endswith(", counted as Llama-like")
+
+
+@pytest.mark.parametrize("parameters", [{"BF16": 1}, None])
+def test_what_the_hub_tells_of_safetensors_is_not_told_of_pickled_weights(
+    tmp_path: Path, hub: HubServer, repository: Repository, parameters: dict[str, int] | None
+) -> None:
+    values = json.loads(repository.files["config.json"])
+    count = shape_of(values).num_parameters
+    repository.files["pytorch_model.bin"] = bytes(4 * count)
+    told = {"id": MODEL_ID, "sha": repository.commit, "safetensors": {"parameters": parameters, "total": 1}}
+    files = [{"rfilename": name, "size": len(content)} for name, content in repository.files.items()]
+    repository.listing = json.dumps({**told, "siblings": files}).encode()
+    lines = lines_of(tmp_path, {"engine": "vllm", "model_id": MODEL_ID, "weight_format": "bin"})
+    assert line_of(lines, "model").startswith(f"model {count_in_words(count)} parameters, ")
 
 
 def test_of_a_model_with_images_the_text_is_counted(tmp_path: Path) -> None:
