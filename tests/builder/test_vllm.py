@@ -286,7 +286,7 @@ def make_adapter(folder: Path, rank: object, **keys: object) -> None:
 
 
 @pytest.mark.parametrize(("given", "ranks"), [({}, 48), ({"max_loras": 2}, 32), ({"max_lora_rank": 8}, 24)])
-def test_the_room_for_adapters_is_that_of_the_ones_that_run_at_once(given: dict[str, Any], ranks: int) -> None:
+def test_the_room_for_adapters_is_that_of_those_that_run_at_once(given: dict[str, Any], ranks: int) -> None:
     lora = {name: {"model_path": name} for name in ("one", "two", "three")}
     plan = Plan(BuildConfig.model_validate({**KEYS, "model_id": "a/b", "lora": lora, "vllm": given}))
     assert plan.memory_arguments().adapter_ranks == ranks
