@@ -15,9 +15,9 @@ _ORDERED = (
     ("speculative_config.prompt_lookup_min", "speculative_config.prompt_lookup_max"),
     ("long_prefill_token_threshold", "max_model_len"),
 )
-"""Pairs of which the first may be at most the second, unless that is -1 (what fits)."""
+"""Pairs of which the first may be at most the second, unless the second is -1 (what fits)."""
 _ORDERED_WHOLE = (("max_model_len", "max_num_batched_tokens"),)
-"""The same, of prompts that are not computed in parts."""
+"""Pairs with the same rule if ``enable_chunked_prefill`` is false."""
 _SAME = (
     ("attention_backend", "attention_config.backend"),
     ("cudagraph_capture_sizes", "compilation_config.cudagraph_capture_sizes"),

@@ -34,7 +34,8 @@ class Plan(WeightsPlan):
     def __init__(self, config: BuildConfig) -> None:
         super().__init__(config)
         given = self.arguments
-        check_together(given)
+        self._max_loras = given.get("max_loras", len(config.lora or {}) or 1)
+        check_together({**given, "max_loras": self._max_loras})
         draft = (given.get("speculative_config") or {}).get("model") or given.get("spec_model")
         if isinstance(draft, str) and draft not in _NO_DRAFT_MODELS and not Path(draft).is_absolute():
             place = "give the path of a folder on the runner's machine"
@@ -75,10 +76,8 @@ class Plan(WeightsPlan):
         online = (given.get("quantization_config") or {}).get("linear")
         if isinstance(online, dict):
             online = online.get("weight")
-        kv_bytes = given.get("kv_cache_memory_bytes")
-        adapters = given.get("max_loras", len(self.config.lora or {}) or 1)
-        if not (given.get("enable_lora") or self.config.lora):
-            adapters = 0
+        kv_bytes = given.get("kv_cache_memory_bytes") or None
+        adapters = self._max_loras if given.get("enable_lora") or self.config.lora else 0
         return MemoryArguments(
             weight_bits=named_bits(given.get("quantization")) or named_bits(online),
             kv_dtype=given.get("kv_cache_dtype"),

@@ -13,7 +13,7 @@ from builder.weights.checkpoint import LENGTH_KEYS
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _MOST = 1 << 32
-"""Limit of a number in a config.json: products of larger ones are not numbers of a computer."""
+"""Largest number of a config.json that counts. Products of larger ones overflow a float."""
 
 
 @dataclass(frozen=True)

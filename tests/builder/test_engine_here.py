@@ -293,6 +293,7 @@ def test_files_of_weights_have_the_say_over_what_config_json_leaves_out(
         ({"cpu_offload_gb": 60}, ["no", "number", "number"]),
         ({"gpu_memory_utilization": 0.5}, ["no", "no", "no"]),
         ({"max_num_batched_tokens": 65536}, ["no", "no", "no"]),
+        ({"kv_cache_memory_bytes": 0}, ["no", "no", "number"]),
         ({"kv_cache_memory_bytes": 30 << 30}, ["no", "no", "no"]),
         ({"enable_lora": True, "max_loras": 16, "max_lora_rank": 64}, ["no", "no", "no"]),
     ],

@@ -13,6 +13,7 @@ from builder.config.file import ConfigFile, read_config
 from builder.config.vllm_arguments import TABLE
 from builder.kinds import engine_plan
 from builder.kinds.vllm import Plan
+from errors.build_config import ConflictingBuildKeys
 from errors.coded_error import CodedError
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.unpacked_builds import built, example_model
@@ -288,8 +289,11 @@ def make_adapter(folder: Path, rank: object, **keys: object) -> None:
 @pytest.mark.parametrize(("given", "ranks"), [({}, 48), ({"max_loras": 2}, 32), ({"max_lora_rank": 8}, 24)])
 def test_the_room_for_adapters_is_that_of_those_that_run_at_once(given: dict[str, Any], ranks: int) -> None:
     lora = {name: {"model_path": name} for name in ("one", "two", "three")}
-    plan = Plan(BuildConfig.model_validate({**KEYS, "model_id": "a/b", "lora": lora, "vllm": given}))
+    keys = {**KEYS, "model_id": "a/b", "lora": lora}
+    plan = Plan(BuildConfig.model_validate({**keys, "vllm": given}))
     assert plan.memory_arguments().adapter_ranks == ranks
+    with pytest.raises(ConflictingBuildKeys, match=r"max_loras 3 and vllm\.max_cpu_loras 2"):
+        Plan(BuildConfig.model_validate({**keys, "vllm": {"max_cpu_loras": 2}}))
 
 
 def test_adapters_are_packed_by_name_and_vllm_gets_room_for_them(model: Path, tmp_path: Path) -> None:
