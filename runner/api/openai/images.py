@@ -175,9 +175,7 @@ class _Fetch:
             except CodedError as exc:
                 told = _TOLD.get(type(exc)) or exc.sentence
                 reason = f"its URL can't be fetched ({told.rstrip('.')})"
-                raise ImageRefused(
-                    name=self.image.place, reason=reason, remedy="send it as a data URL"
-                ) from exc
+                raise ImageRefused(name=image.place, reason=reason, remedy="send it as a data URL") from exc
         return content
 
     def _get(self, image: RemoteImage, most_bytes: int) -> bytes:
