@@ -57,8 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         engines = _engines(options, workloads, folder)
         for engine in engines.values():
             parse_workloads(options.workloads, engine.arguments.get("max_model_len"))
-        if not any(can_serve(name, engine) for name in options.servers for engine in engines.values()):
+        able = {name for name in options.servers for engine in engines.values() if can_serve(name, engine)}
+        if not able:
             raise InvalidInput(name="servers", expected="able to serve the engine", value=options.servers)
+        _check_streams(able, workloads)
         with resident(options.servers, engines, folder) as endpoints:
             rounds = Rounds(endpoints, workloads, options.seed)
             rounds.warm_up()
@@ -121,11 +123,15 @@ def _check(options: argparse.Namespace, workloads: Mapping[str, Workload]) -> No
         if not is_right:
             value = getattr(options, name.replace("-", "_"))
             raise InvalidInput(name=name, expected=expected, value=str(value))
-    if set(options.servers) == {"cog-events"} and any(each.is_whole for each in workloads.values()):
-        expected = "of streams for cog-events alone"
-        raise InvalidInput(name="workloads", expected=expected, value=options.workloads)
+    _check_streams(set(options.servers), workloads)
     for name in set(options.servers) & set(ROUTERS):
         find_program(ROUTERS[name][0])
+
+
+def _check_streams(servers: set[str], workloads: Mapping[str, Workload]) -> None:
+    if servers == {"cog-events"} and any(each.is_whole for each in workloads.values()):
+        expected = "of streams for cog-events alone"
+        raise InvalidInput(name="workloads", expected=expected, value=list(workloads))
 
 
 def _engines(

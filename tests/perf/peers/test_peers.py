@@ -160,5 +160,8 @@ def test_a_wrong_option_is_one_sentence(
 def test_servers_of_vllm_alone_refuse_an_engine_of_another_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["peers", "--engine", str(paced_engine(tmp_path, 50)), "--servers", "vllm-1"]) == 2
+    options = ["peers", "--engine", str(paced_engine(tmp_path, 50)), "--servers", "vllm-1"]
+    assert main(options) == 2
     assert "servers must be able to serve the engine" in capsys.readouterr().err
+    assert main([*options, "cog-events", "--workloads", "256-whole"]) == 2
+    assert "of streams for cog-events alone" in capsys.readouterr().err
