@@ -168,10 +168,11 @@ def test_an_engine_that_sleeps_is_not_ready_and_refuses_requests(api: APIAlone) 
         refused = post(api, f"/sleep?{query}")
         assert refused.json()["error"]["param"] == name
     running: list[httpx.Response] = []
-    asking = threading.Thread(target=lambda: running.append(completion(api, "model", max_tokens=4000)))
+    long: dict[str, object] = {"max_tokens": 4000, "ignore_eos": True}
+    asking = threading.Thread(target=lambda: running.append(completion(api, "model", **long)))
     asking.start()
     while (
-        "cog_triton_slot_running 1" not in (text := httpx.get(f"{api.url}/metrics").text)
+        "cog_triton_slot_running_requests 1" not in (text := httpx.get(f"{api.url}/metrics").text)
         and asking.is_alive()
     ):
         assert text
