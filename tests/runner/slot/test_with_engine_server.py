@@ -10,6 +10,7 @@ import pytest
 
 from runner.engines.protocol.messages import Statistics
 from runner.engines.protocol.triton_front import CALL, ONLY_FRONT, STOPPED_CALL
+from runner.observability import metrics
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import make_paced_directory
 from tests.runner.servers import wait_until
@@ -46,13 +47,18 @@ def mortal(tmp_path: Path) -> Iterator[EngineServerUnderTest]:
     server.stop()
 
 
-def num_active(engine: EngineServerUnderTest) -> int:
-    """Return the engine's own counts."""
+def counts(engine: EngineServerUnderTest) -> tuple[int, float]:
+    """Return the engine's own numbers of requests that run, and that were cancelled so far."""
     client = engine.connect()
     while not isinstance(message := client.receive(), Statistics):
         pass
     client.close()
-    return message.active
+    (cancelled,) = metrics.samples(metrics.CANCELLED, message.counts)
+    return message.active, cancelled.value
+
+
+def num_active(engine: EngineServerUnderTest) -> int:
+    return counts(engine)[0]
 
 
 def expected(prompt: list[int], count: int) -> list[int]:
@@ -72,11 +78,12 @@ def test_streams_at_the_same_time_get_their_own_tokens_in_order(slot: SlotUnderT
 def test_after_a_response_that_could_not_be_sent_a_stream_has_no_more_text_and_ends_with_an_error(
     slot: SlotUnderTest, engine: EngineServerUnderTest
 ) -> None:
+    before = counts(engine)[1]
     client = slot.ask(refuses=True, **LONG)
     with pytest.raises(TritonError, match="E2105"):
         client.receive_all()
     assert client.num_received == 1
-    wait_until(lambda: num_active(engine) == 0)
+    wait_until(lambda: counts(engine) == (0, before + 1))
 
 
 def test_a_response_that_is_not_streamed_may_begin_with_the_input(slot: SlotUnderTest) -> None:
