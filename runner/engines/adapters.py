@@ -144,7 +144,12 @@ class Adapters:
         return dict(self._digests)
 
     def load_again(self, core: Core) -> dict[str, str]:
-        """Load all into a core that has dropped them. Those that can't be loaded any more are unloaded."""
+        """Load all into a core that has dropped them. Those that can't be loaded any more are unloaded.
+
+        Raises the core's error for an adapter that the engine carries.
+        """
+        for request in self.carried.values():
+            core.add_lora(request)
         for name, request in list(self._loaded.items()):
             try:
                 self._add(name, request, core)

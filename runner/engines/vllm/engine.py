@@ -222,8 +222,8 @@ class VllmEngine:
                 if "weights" not in self._asleep and not self._has_weights:
                     # NOTE: this drops all adapters.
                     self._client.collective_rpc("reload_weights")
-                    self._has_weights = True
                     adapters = self._adapters.load_again(self._client)
+                    self._has_weights = True
                     self.ready = msgspec.structs.replace(self.ready, adapters=adapters)
         self._is_asleep = bool(self._asleep)
         return not self._is_asleep

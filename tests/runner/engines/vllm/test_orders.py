@@ -142,7 +142,7 @@ def test_all_clients_hear_of_a_change(tmp_path: Path, python: str) -> None:
 
 
 def test_an_engine_sleeps_and_wakes(engine: Listening, tmp_path: Path) -> None:
-    folder = make_adapter(tmp_path / "two", 2)
+    folder, french = make_adapter(tmp_path / "two", 2), tmp_path / "engine" / "lora" / "french"
     gone = make_adapter(tmp_path / "gone", 4)
     ordered(engine, LoadAdapter(1, "pirate", str(folder)))
     ordered(engine, LoadAdapter(2, "gone", str(gone)))
@@ -169,8 +169,13 @@ def test_an_engine_sleeps_and_wakes(engine: Listening, tmp_path: Path) -> None:
     assert ordered(engine, LoadAdapter(41, "gone", str(gone))) == "end"
     assert ordered(engine, Sleep(42, 2, "abort")) == "end"
     shutil.rmtree(gone)
-    assert ordered(engine, WakeUp(43, [])) == "end"
+    make_adapter(french, 0)
+    assert ordered(engine, WakeUp(43, [])).startswith("E2206"), "a request of it would end the core"
+    assert ready(engine).is_asleep
+    make_adapter(french, 3)
+    assert ordered(engine, WakeUp(44, [])) == "end"
     assert ready(engine).adapters == {"pirate": digest_of(folder)}
+    assert engine.answer(Submit(45, [7], 2, GREEDY, lora_name="french")) == ([10, 13], "length")
 
 
 @pytest.mark.parametrize(
