@@ -24,6 +24,8 @@ _NO_DRAFT_MODELS = ("ngram", "[ngram]")
 """Names of methods that vLLM also reads as the draft model."""
 _LORA_RANK = 16
 """vLLM's default of max_lora_rank."""
+_LENGTHENED = ("linear", "dynamic")
+"""Kinds of rotary scaling by whose factor vLLM multiplies max_position_embeddings."""
 
 
 class Plan(WeightsPlan):
@@ -67,7 +69,7 @@ class Plan(WeightsPlan):
         asked = self.arguments.get("max_model_len")
         if asked == -1:
             return None
-        if "hf_overrides" in self.arguments:
+        if "hf_overrides" in self.arguments or _may_be_longer(model):
             return asked or model.max_position_embeddings
         return model.max_seq_len(asked, " (or vllm.hf_overrides must change that)")
 
@@ -97,3 +99,10 @@ class Plan(WeightsPlan):
         room = next(rank for rank in RANKS if rank >= largest)
         given = {"max_loras": len(adapters), "max_lora_rank": room}
         return {**given, **self.arguments, "enable_lora": True}
+
+
+def _may_be_longer(model: ModelConfig) -> bool:
+    """Return True if vLLM takes more than ``max_position_embeddings`` tokens, as with Command R."""
+    scaling = model.values.get("rope_scaling") or model.values.get("rope_parameters")
+    kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else None
+    return kind in _LENGTHENED or model.values.get("model_max_length") is not None

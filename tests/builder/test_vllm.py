@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from builder.config.file import ConfigFile, read_config
 from builder.config.vllm_arguments import TABLE
 from builder.kinds import engine_plan
 from builder.kinds.vllm import Plan
-from errors.build_config import ConflictingBuildKeys
+from errors.build_config import ConflictingBuildKeys, InvalidBuildValue
 from errors.coded_error import CodedError
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.unpacked_builds import built, example_model
@@ -165,6 +166,24 @@ def test_what_is_wrong_together_is_told_before_vllm_starts(given: dict[str, Any]
 )
 def test_arguments_that_vllm_takes_together_are_taken(given: dict[str, Any]) -> None:
     engine_plan(BuildConfig(engine="vllm", model_id="a/b", vllm=given))
+
+
+@pytest.mark.parametrize(
+    ("told", "is_taken"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, True),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, True),
+        ({"model_max_length": 4096}, True),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, False),
+        ({"rope_scaling": None}, False),
+    ],
+)
+def test_a_length_that_vllm_derives_from_more_than_the_positions_is_taken(
+    told: dict[str, Any], is_taken: bool
+) -> None:
+    plan = engine_plan(BuildConfig(engine="vllm", model_id="a/b", vllm={"max_model_len": 4096}))
+    with nullcontext() if is_taken else pytest.raises(InvalidBuildValue, match="at most 1024"):
+        plan.check_values({"max_position_embeddings": 1024, **told})
 
 
 def test_the_models_own_numbers_exclude_nothing_once_they_are_overridden() -> None:
