@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from engine.adapters import digest_of
-from engine.kinds import ENGINE_ARGS_NAME, find_kind
+from engine.kinds import ENGINE_ARGS_NAME, LORA_FOLDER, find_kind
 from engine.machine.processes import descendants
 from engine.machine.root import SOURCE_ROOT
 from perf.peers.engine import standin_engine
@@ -47,8 +47,13 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
     servers = []
 
     def start(
-        arguments: dict[str, Any] | None = None, options: dict[str, str] | None = None, **variables: str
+        arguments: dict[str, Any] | None = None,
+        options: dict[str, str] | None = None,
+        carried: tuple[str, int] | None = None,
+        **variables: str,
     ) -> EngineServerUnderTest:
+        if carried is not None:  # An adapter.
+            make_adapter(engine.folder / LORA_FOLDER / carried[0], carried[1])
         path = engine.folder / ENGINE_ARGS_NAME
         path.write_text(json.dumps({**json.loads(path.read_text()), **(arguments or {})}))
         server = EngineServerUnderTest(
@@ -249,11 +254,12 @@ def test_adapters_are_loaded_and_unloaded_and_the_core_sleeps_and_wakes(
         {
             "enable_lora": True,
             "max_loras": 1,
-            "max_cpu_loras": 2,
+            "max_cpu_loras": 3,
             "max_lora_rank": 8,
             "max_num_seqs": 1,
             "enable_sleep_mode": True,
-        }
+        },
+        carried=("own", 3),
     )
     two, five = (make_adapter(tmp_path / name, shift) for name, shift in (("two", 2), ("five", 5)))
     prompt, greedy = [*range(100, 140)], Sampling(top_k=1)
@@ -282,6 +288,8 @@ def test_adapters_are_loaded_and_unloaded_and_the_core_sleeps_and_wakes(
                 assert client.wait_for_end(ended)[:6] == ("E2114 " if mode == "abort" else "length")
             assert "E2114" in client.answer(Submit(number + 2, [7], 1, greedy))[1]
             assert ordered(WakeUp(number + 3, [])) == "end"
+            own = Submit(number + 6, prompt, 1, greedy, lora_name="own")
+            assert client.answer(own) == ([142], "length")
             again = Submit(number + 4, prompt, 1, greedy, lora_name="a")
             assert client.answer(again) == ([144], "length")
             assert client.cached(number + 4) == [0], "prefixes of before the sleep were used"
