@@ -29,6 +29,8 @@ from runner.engines.protocol.checks import check_images
 
 _DATA_URL = re.compile(r"data:image/[\w.+-]+(;[^;,]{0,99}){0,9};base64,", re.IGNORECASE)
 _WEB_URL = re.compile("https?://", re.IGNORECASE)
+_MAX_URL_LENGTH = 8000
+"""Limit of URLs that are fetched: to parse one of megabytes takes seconds."""
 _TOLD = {AddressRefused: "its host is not public", SourceUnsupported: "it is no valid URL of a host"}
 """Reasons in place of an error's own sentence, which has an address, or a remedy for builders."""
 _MARK_DIGITS = 24
@@ -108,8 +110,9 @@ def _image(place: str, url: str, takes_public: bool) -> bytes | RemoteImage:
             reason = f"its data is not valid base64 ({exc})"
             remedy = "encode it with padding, and without line breaks and the URL-safe characters - and _"
             raise ImageRefused(name=place, reason=reason, remedy=remedy) from exc
-    if not takes_public or not _WEB_URL.match(url):
-        other = "as an http or https URL" if takes_public else "have the operator set IMAGE_URLS=public"
+    if not takes_public or not _WEB_URL.match(url) or len(url) > _MAX_URL_LENGTH:
+        allowed = f"as an http or https URL of at most {_MAX_URL_LENGTH} characters"
+        other = allowed if takes_public else "have the operator set IMAGE_URLS=public"
         remedy = f"send it as data:image/png;base64,... (or another type of image), or {other}"
         reason = "its URL is no data URL with an image in base64"
         raise ImageRefused(name=place, reason=reason, remedy=remedy)

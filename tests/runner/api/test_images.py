@@ -242,6 +242,15 @@ def test_a_public_url_is_fetched_where_the_operator_allows_it(
     assert "HTTP 404" in error["message"]
 
 
+def test_a_url_is_fetched_only_up_to_a_length(public: WritingModel, server: Server) -> None:
+    url = f"{server.url}/a.png?".ljust(8000, "a")
+    public.ask(CHAT, **image_body(CHAT, url))
+    error = public.post(CHAT, **image_body(CHAT, url + "a")).json()["error"]
+    assert error["code"] == "E1017"
+    assert "at most 8000 characters" in error["message"]
+    assert server.paths == [url.removeprefix(server.url)]
+
+
 def test_no_url_and_no_redirect_leads_to_a_private_address(public: WritingModel, server: Server) -> None:
     private = server.url.replace("127.0.0.1", "127.0.0.3")
     for url in (f"{server.url}/to/private", f"{private}/a.png", "http://169.254.169.254/latest/meta-data"):
