@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builder.weights.checkpoint import LENGTH_KEYS
+from builder.weights.checkpoint import LENGTH_KEYS, MOST
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_MOST = 1 << 32
-"""Largest number of a config.json that counts. Products of larger ones overflow a float."""
 
 
 @dataclass(frozen=True)
@@ -235,4 +233,4 @@ class _Counter:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST

@@ -7,7 +7,7 @@ from typing import Any
 
 from builder.sizes.memory import DTYPE_BYTES, Precision, weight_bytes
 from builder.sizes.model_shape import ModelShape
-from builder.weights.checkpoint import ModelConfig
+from builder.weights.checkpoint import MOST, ModelConfig
 
 _BITS_IN_NAME = re.compile(r"(?:fp|int|w)([2-8])(?![0-9])")
 _KEY_AND_VALUE_BITS = re.compile(r"k([2-8])v([2-8])")
@@ -72,7 +72,7 @@ def _weight_bits(described: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def _is_size(value: object) -> bool:
-    return type(value) is int and value > 0
+    return type(value) is int and 0 < value <= MOST
 
 
 def measured(

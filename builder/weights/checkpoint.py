@@ -13,6 +13,8 @@ from builder.weights.model_files import Model, missing_shards
 from errors.build_config import InvalidBuildValue
 
 _MAX_HEADER_BYTES = 100 << 20
+MOST = 1 << 32
+"""Largest number of a config.json that counts. Products of larger ones overflow a float."""
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _PICKLES = (".bin", ".pt", ".pth")
@@ -31,7 +33,7 @@ class ModelConfig:
     def max_position_embeddings(self) -> int | None:
         """Number of tokens; None where the architecture has no limit or does not state it."""
         found = self._first(LENGTH_KEYS)
-        return found if isinstance(found, int) and found > 0 else None
+        return found if isinstance(found, int) and 0 < found <= MOST else None
 
     def max_seq_len(self, asked: int | None, remedy: str = "") -> int | None:
         """Return ``asked``, else the model's limit, else None, in tokens. Raises E1203 above the limit."""

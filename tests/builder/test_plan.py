@@ -169,6 +169,14 @@ def test_the_files_of_an_unknown_model_tell_its_parameters(
     assert line_of(lines, "KV cache").endswith(", counted as Llama-like")
 
 
+@pytest.mark.parametrize(
+    "told", [{"max_position_embeddings": 10**400}, {"quantization_config": {"bits": 10**400}}]
+)
+def test_numbers_that_no_model_has_are_left_out(tmp_path: Path, told: dict[str, Any]) -> None:
+    lines = lines_of(tmp_path, {"engine": "vllm", "model_id": "a"}, {**LLAMA_2_7B, **told})
+    assert line_of(lines, "model").startswith("model 6.74 billion parameters, ")
+
+
 @pytest.mark.parametrize("parameters", [{"BF16": 1}, None])
 def test_what_the_hub_tells_of_safetensors_is_not_told_of_pickled_weights(
     tmp_path: Path, hub: HubServer, repository: Repository, parameters: dict[str, int] | None
