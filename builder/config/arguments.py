@@ -5,7 +5,6 @@ A JSON file beside the library's own module has its arguments, with their types 
 
 import difflib
 import json
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -143,8 +142,8 @@ def _problem(described: Mapping[str, Any], value: object) -> str | None:
         near = difflib.get_close_matches(str(value), map(str, choices), n=1)
         return f"{near[0]} (the nearest), or another" if near and len(choices) > 12 else f"one of {choices}"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            return "a finite number"
+        if not abs(value) < 1 << 64:
+            return "a finite number of at most 64 bits"
         for bound, (text, holds) in _BOUNDS.items():
             if bound in described and not holds(value, described[bound]):
                 return text.format(described[bound])

@@ -41,6 +41,7 @@ def refusal(**given: Any) -> str:
         ({"gpu_memory_utilization": 1.5}, "vllm.gpu_memory_utilization must be at most 1, but is 1.5"),
         ({"gpu_memory_utilization": 0}, "must be above 0, but is 0"),
         ({"gpu_memory_utilization": float("nan")}, "must be a finite number"),
+        ({"max_num_seqs": 10**400}, "must be a finite number of at most 64 bits"),
         ({"tensor_parallel_size": 0}, "must be at least 1, but is 0"),
         ({"tensor_parallel_size": "4"}, "vllm.tensor_parallel_size must be a whole number, but is '4'"),
         ({"tensor_parallel_size": True}, "must be a whole number, but is True"),
