@@ -199,6 +199,11 @@ def gpus_used_mib() -> list[int]:
     return [int(each) for each in subprocess.check_output(command, text=True).split()]
 
 
+def require_two_gpus() -> None:
+    if len(gpus_used_mib()) < 2:
+        raise MissingRequirement(what="A second GPU", remedy="use a machine with two")
+
+
 def parser_of(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of all programs here that serve a known model."""
     parser = Options("", description)
@@ -237,8 +242,7 @@ def main() -> int:
     parser.add_argument("--eager", action="store_true", help="without torch.compile and CUDA graphs")
     parser.add_argument("--nvlink", action="store_true", help="let NCCL see that the nodes share a host")
     options = parser.parse_args()
-    if len(gpus_used_mib()) < 2:
-        raise MissingRequirement(what="A second GPU", remedy="use a machine with two")
+    require_two_gpus()
     work = options.work.absolute()
     model = work / "model"
     work.mkdir(parents=True, exist_ok=True)

@@ -85,6 +85,8 @@ def main() -> int:
     parser.add_argument("--eager", action="store_true", help="without torch.compile and CUDA graphs")
     parser.add_argument("--standin", action="store_true", help="without a GPU")
     options = parser.parse_args()
+    if not options.standin:
+        nodes.require_two_gpus()
     folder = options.work.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     engine = _engine(options, folder)
