@@ -27,7 +27,6 @@ from runner.engines.vllm.interface import (
     EngineCoreRequest,
     EngineCoreRequestType,
     Executor,
-    FinishReason,
     PoolerConfig,
     SchedulerStats,
     SyncMPClient,
@@ -39,7 +38,7 @@ from runner.engines.vllm.root_cause import RootCause, write_root_cause
 from runner.engines.vllm.scheduler import ReportingAsyncScheduler, ReportingScheduler
 
 _POOLING_TYPES: dict[PoolingMode, str] = {"mean": "MEAN", "cls": "CLS", "lasttoken": "LAST"}
-_KILLED = "its process was killed or crashed"
+KILLED = "its process was killed or crashed"
 
 log = logging.getLogger("cog_triton.engine")
 
@@ -76,11 +75,11 @@ class Client(SyncMPClient):  # type: ignore[misc]
         """Close the client. vLLM calls this if the core was killed: ``get_output`` would wait for ever."""
         self._is_shut_down = True
         super().shutdown(timeout)
-        self.outputs_queue.put_nowait(RuntimeError(_KILLED))
+        self.outputs_queue.put_nowait(RuntimeError(KILLED))
 
     def death_reason(self, error: Exception) -> str:
         """Return the first exception in the engine core's log, else ``error``, as the client got it."""
-        return _one_line(self._root_cause.first() or (_KILLED if self._is_shut_down else str(error)))
+        return _one_line(self._root_cause.first() or (KILLED if self._is_shut_down else str(error)))
 
 
 class ReplicasClient(Client):
@@ -129,10 +128,6 @@ class ReplicasClient(Client):
     def get_output(self) -> EngineCoreOutputs:
         """Return a step's outputs of one core, with the statistics of all."""
         outputs = super().get_output()
-        is_aborted = any(each.finish_reason is FinishReason.ABORT for each in outputs.outputs)
-        # NOTE: if one has died, vLLM ends the others, which abort their requests as a sleep does.
-        if is_aborted and self.resources.engine_manager.finished_procs():
-            raise RuntimeError(_KILLED)
         for request_id in outputs.finished_requests or ():
             self._forget(request_id)
         if outputs.scheduler_stats is not None:

@@ -29,7 +29,7 @@ from runner.engines.protocol.messages import (
     Submit,
     TokenLogProb,
 )
-from runner.engines.vllm.client import Client
+from runner.engines.vllm.client import KILLED, Client
 from runner.engines.vllm.interface import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from runner.engines.vllm.interface import FinishReason as CoreFinishReason
 from runner.engines.vllm.request import (
@@ -286,8 +286,10 @@ class VllmEngine:
         if output.pooling_output is not None:
             embedding = np.asarray(output.pooling_output.float(), "<f4")
             self._finish(output.request_id, "end", embedding.tobytes())
-        elif output.finish_reason is CoreFinishReason.ABORT:  # To sleep: what we abort is not here any more.
-            self._fail(output.request_id, EngineAsleep())
+        elif output.finish_reason is CoreFinishReason.ABORT:  # What we abort is not here any more.
+            # NOTE: if a replica dies, vLLM ends the others, which abort their requests as a sleep does.
+            error = EngineAsleep() if self._is_asleep else VllmEngineDied(reason=KILLED)
+            self._fail(output.request_id, error)
         elif reason is None:
             self._fail(output.request_id, failure(output))
         else:

@@ -12,15 +12,15 @@ Behavior that no check at the start can see, and where it is used:
   never None. The function can be pickled by cloudpickle (``core_process``).
 * ``SyncMPClient`` takes what ``outputs_queue`` has; ``get_output`` raises an exception that it finds there.
   It sends messages by ``_send_input`` alone, to ``core_engine``, and the core processes them in order. With
-  ``data_parallel_size`` there are several ``core_engines``, whose processes ``resources.engine_manager`` has,
-  and the result of a call comes to ``utility_results`` (``client``).
+  ``data_parallel_size`` there are several ``core_engines``, and the result of a call comes to
+  ``utility_results`` (``client``).
 * ``start_worker_monitor(inline=True)`` returns when a rank ends (``client``). Ranks start in the threads of a
   ``ThreadPoolExecutor`` (``rank_threads``).
 * ``scheduler_config.scheduler_cls`` is None unless vLLM needs a certain scheduler (``client``).
 * The core's sampling parameters are not checked again: limits hold by ``request.check_limits``.
 * ``collective_rpc("reload_weights")`` reads the weights again after a sleep of level 2, and drops all LoRA
-  adapters. A request ends with ``ABORT`` only for a sleep, as those that are aborted here are forgotten
-  (``engine``).
+  adapters. A request ends with ``ABORT`` only for a sleep, or when its replica is ended because another has
+  died: requests that are aborted here are forgotten (``engine``).
 * A ``MultiModalBudget`` has the model's ``processor``, ``mm_limits`` by modality and ``encoder_cache_size``.
   The processor's result has ``prompt_token_ids``, and by modality ``mm_kwargs``, ``mm_hashes`` (of content
   and model, part of the keys of cached prefixes) and ``mm_placeholders`` (``images``).
@@ -121,7 +121,6 @@ USES = {
         "collective_rpc(method)"
     ),
     "vllm.v1.engine.utils": "get_mp_context()",
-    "vllm.v1.engine.utils.CoreEngineProcManager": "finished_procs()",
     "vllm.v1.executor.Executor": "get_class(vllm_config)",
     RANKS_MODULE: "ThreadPoolExecutor",
     f"{RANKS_MODULE}.MultiprocExecutor": (

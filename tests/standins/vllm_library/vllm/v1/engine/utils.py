@@ -6,8 +6,3 @@ from multiprocessing.context import BaseContext
 
 def get_mp_context() -> BaseContext:
     return get_context("spawn")
-
-
-class CoreEngineProcManager:
-    def finished_procs(self) -> dict[str, int]:
-        return {}
