@@ -62,7 +62,7 @@ def test_a_call_that_takes_too_long_has_failed_and_was_not_cancelled(watched: Wa
 def test_a_client_that_leaves_is_told_as_that(watched: Watched) -> None:
     headers, body = {"X-Request-ID": "left"}, {"prompt": "E", "max_tokens": 4000}
     with pytest.raises(httpx.ReadTimeout):
-        watched.api.post("/v1/completions", json=body, headers=headers, timeout=1)
+        watched.api.post("/v1/completions", json=body, headers=headers, timeout=2.5)
     line = watched.line_of("left")
     assert line["outcome"] == "cancelled"
     spans = watched.receiver.trace

@@ -101,7 +101,7 @@ def watched_runner(folder: Path) -> Iterator[Watched]:
             API_KEYS=KEY,
             OPENAI_HOST=HOST,
             OPENAI_PORT=str(port),
-            OPENAI_TIMEOUT="2",
+            OPENAI_TIMEOUT="5",
             OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url,
             OTEL_BSP_SCHEDULE_DELAY="100",
         )
