@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from builder.config.config import BuildConfig
-from builder.sizes.fit import size_lines
+from builder.sizes.size_lines import size_lines
 from builder.steps import EnginePlan, Step, Work, download_step, place_fast_tokenizer, place_generation_config
 from builder.weights.checkpoint import ModelConfig, read_config
 from builder.weights.files import place

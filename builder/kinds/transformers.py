@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from builder.engine_environment import run_conversion
-from builder.sizes.fit import size_lines
+from builder.sizes.size_lines import size_lines
 from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer, place_generation_config
 from builder.weights.checkpoint import ModelConfig, read_config, safetensors_dtype
 from builder.weights.files import place

@@ -10,7 +10,8 @@ from builder.config.arguments import ArgumentTable
 from builder.config.config import BuildConfig
 from builder.kinds.adapters import adapter_shapes, adapter_steps, check_adapters
 from builder.kinds.transformers import place_configuration, place_weights
-from builder.sizes.fit import MemoryArguments, size_lines
+from builder.sizes.fit import MemoryArguments
+from builder.sizes.size_lines import size_lines
 from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer
 from builder.survey import survey
 from builder.weights.checkpoint import ModelConfig, read_config, read_object

@@ -35,7 +35,12 @@ GIB = 1 << 30
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
     """Return the GPUs of this machine: none, unless a test adds some."""
     found: list[Gpu] = []
-    for module in ("builder.engine_here", "builder.machine_fit", "builder.model_source", "builder.sizes.fit"):
+    for module in (
+        "builder.engine_here",
+        "builder.machine_fit",
+        "builder.model_source",
+        "builder.sizes.size_lines",
+    ):
         monkeypatch.setattr(f"{module}.visible_gpus", lambda: tuple(found))
     return found
 
