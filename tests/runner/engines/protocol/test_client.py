@@ -14,7 +14,7 @@ from errors.engines import EngineCrashed, EngineFailed
 from errors.requests import ClientStalled
 from errors.triton import TritonTimeout
 from errors.wire import WireError
-from runner.engines.protocol import client as client_module
+from runner.engines.protocol import connection as connection_module
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.coalescing import Coalescing
 from runner.engines.protocol.messages import (
@@ -260,7 +260,7 @@ async def test_a_malformed_frame_loses_the_connection_and_what_came_before_arriv
 async def test_a_reader_that_stalls_is_e1009_and_its_request_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_STALL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(connection_module, "_STALL_TIMEOUT_S", 0.3)
     cancelled = asyncio.Event()
 
     async def pour(connection: Connection) -> None:
