@@ -60,7 +60,7 @@ class MemoryArguments:
     offloaded_bytes: int = 0
     """Weights of each GPU that stay in main memory."""
     kv_bytes: int | None = None
-    """Size of each GPU's KV cache; None: what is left."""
+    """Bytes of the KV cache on each GPU. None if it takes the memory that the rest leaves."""
     batch: int = BATCH
     batch_tokens: int = BATCH_TOKENS
     adapter_ranks: int = 0

@@ -23,9 +23,8 @@ from perf.processes import cpu_s_by_role
 
 _MOST_UNREAD_BYTES = 256 << 20
 """Size of the unread answers above which they are read before the end: reading disturbs the times taken."""
-
-
 _OTHER_FILES = 64
+"""Open files of this process that are no connections, at most."""
 
 
 @dataclass(frozen=True)

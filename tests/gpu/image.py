@@ -7,7 +7,8 @@
 The image is entered as Docker and NVIDIA's container toolkit do it: its user, variables and entry point, a
 root file system that can't be written, tmpfs at /tmp and /dev/shm, and of the host only devices and the
 driver's libraries. ``prove`` serves a model of 1.1 B parameters whose every token is known, and a model from
-a GGUF file. Needs root, and pyarrow to unpack; else the standard library alone.
+a GGUF file. Needs root, and pyarrow to unpack; else the standard library alone. It is one
+file, because it runs before the code that it unpacks is there.
 """
 
 import argparse

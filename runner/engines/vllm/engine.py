@@ -1,5 +1,7 @@
 """A running vLLM engine: submits requests, reports steps, completes cancellations.
 
+It is one class, because every method ends, adds or looks up requests of the same table.
+
 NOTE: importing this module imports vLLM, which reads the environment (``arguments.prepare_environment``).
 """
 
